@@ -84,8 +84,8 @@
 //!
 //! No proxies means no confirmation: without a proxy there is no `Draining`. Every [`Phase`] goes back when old is needed again,
 //! and `Complete` also when a later proxy may send to old. Whether old's last worker, or all of old, may be removed is a separate
-//! question: each item in a list of [`Evidence`] must be observed. The pods of old's frontends also serve streams of *new*,
-//! because the sidecar runs there.
+//! question: each [`DeletionRequirement`] in a list must be met. The pods of old's frontends also serve streams of *new*, because
+//! the sidecar runs there.
 //!
 //! # For the caller
 //!
@@ -107,7 +107,6 @@ mod conditions;
 mod credit;
 mod end;
 mod estimate;
-mod evidence;
 mod gate;
 mod inputs;
 mod memory;
@@ -115,6 +114,7 @@ mod messages;
 mod proxies;
 mod ratio;
 mod registered;
+mod requirements;
 mod rules;
 mod step;
 mod timestamp;
@@ -128,7 +128,6 @@ pub use self::{
     credit::{Credit, Rise},
     end::Phase,
     estimate::{Lengths, drain_estimate},
-    evidence::Evidence,
     gate::{ByProxies, Gate, GateInput, Obstacle, RequiredModels, gate},
     inputs::{
         Clients, Experience, Frontend, Frontends, NoReport, Observation, ObservedProxy, ProxyState,
@@ -137,6 +136,7 @@ pub use self::{
     memory::{Change, Memory},
     ratio::Ratio,
     registered::Registered,
+    requirements::DeletionRequirement,
     rules::Rule,
     step::{Decision, step},
     timestamp::Timestamp,

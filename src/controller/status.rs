@@ -13,8 +13,8 @@ use crate::resource::status::{
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
-    self, Capacity, ConditionKind, Decision, Evidence, OnFailure, Rule, Sides, Timestamp,
-    TrialVerdict, Waiting,
+    self, Capacity, ConditionKind, Decision, DeletionRequirement, OnFailure, Rule, Sides,
+    Timestamp, TrialVerdict, Waiting,
 };
 use crate::split::{Generation, Weights};
 
@@ -141,30 +141,30 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     if decision.phase != rollout::Phase::Complete {
         return Vec::new();
     }
-    let reported = decision.missing.iter().map(|evidence| {
+    let reported = decision.missing.iter().map(|requirement| {
         let seen = &seen.observation;
-        let (found, what) = match evidence {
-            Evidence::NoOtherRoute => (
+        let (found, what) = match requirement {
+            DeletionRequirement::NoOtherRoute => (
                 &seen.clients.other_ways,
                 "these route to the frontends of old",
             ),
-            Evidence::NoUpdateToOld => (
+            DeletionRequirement::NoUpdateToOld => (
                 &seen.updates_to_old,
                 "these updates and proxies route to the frontends of old",
             ),
-            Evidence::NoBypass => (
+            DeletionRequirement::NoBypass => (
                 &seen.clients.bypasses,
                 "these route to the frontends of old and bypass their proxies",
             ),
-            Evidence::NewNotOwnedByOld => (
+            DeletionRequirement::NewNotOwnedByOld => (
                 &seen.clients.deleted_with_old,
                 "clients or new need these, which may not outlive old",
             ),
-            _ => return evidence.missing().to_owned(),
+            _ => return requirement.missing().to_owned(),
         };
         match found {
             Some(found) => truncate(&format!("{what}: {}", found.join(", ")), 1024),
-            None => evidence.missing().to_owned(),
+            None => requirement.missing().to_owned(),
         }
     });
     reported.collect()

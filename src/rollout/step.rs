@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use super::{
-    Action, Analysis, AtStep, Capacity, Condition, Credit, DesiredSplit, Event, Evidence, Memory,
-    Observation, Obstacle, Phase, Rule, Sides, Timestamp, UpdateSettings, Waiting,
+    Action, Analysis, AtStep, Capacity, Condition, Credit, DeletionRequirement, DesiredSplit,
+    Event, Memory, Observation, Obstacle, Phase, Rule, Sides, Timestamp, UpdateSettings, Waiting,
     assessment::Assessment,
     conditions, drain_estimate,
     end::Ending,
-    evidence::EvidenceInput,
     messages::{self, StatusContext},
+    requirements::RequirementInput,
     rules::{self, RuleInput, SplitMove, at_most, is_more},
     wait,
 };
@@ -50,12 +50,12 @@ pub struct Decision {
     pub message: String,
     /// The events of this step.
     pub events: Vec<Event>,
-    /// Whether old may be deleted, including its frontends. Requires all [`Evidence`].
+    /// Whether old may be deleted, including its frontends. Requires every [`DeletionRequirement`].
     pub safe_to_delete_old: bool,
-    /// Whether the last worker of old may be removed. Requires [`Evidence::FOR_LAST_WORKER`].
+    /// Whether the last worker of old may be removed. Requires [`DeletionRequirement::FOR_LAST_WORKER`].
     pub last_old_worker_dispensable: bool,
-    /// The evidence that is missing before old may be deleted.
-    pub missing: Vec<Evidence>,
+    /// The requirements that are not met before old may be deleted.
+    pub missing: Vec<DeletionRequirement>,
     /// The estimated time until the drain ends. `None` if old does not drain or no estimate is possible.
     pub drain_estimate: Option<Duration>,
     /// When to decide again even without a new observation.
@@ -132,14 +132,15 @@ pub fn step(
         lag_is_new,
         failure_is_new,
     };
-    let input = EvidenceInput {
+    let input = RequirementInput {
         assessment: &assessment,
         memory: &memory,
         phase,
         next,
     };
     let missing = input.missing();
-    let lacks_any = |of: &[Evidence]| missing.iter().any(|evidence| of.contains(evidence));
+    let lacks_any =
+        |of: &[DeletionRequirement]| missing.iter().any(|requirement| of.contains(requirement));
     let desired = DesiredSplit {
         split: next,
         old_draining: match rule {
@@ -160,7 +161,7 @@ pub fn step(
         message: messages::message(&context),
         events: conditions::events(&context),
         safe_to_delete_old: missing.is_empty(),
-        last_old_worker_dispensable: !lacks_any(&Evidence::FOR_LAST_WORKER),
+        last_old_worker_dispensable: !lacks_any(&DeletionRequirement::FOR_LAST_WORKER),
         missing,
         drain_estimate: estimate(&assessment, &memory),
         wake_at: wait::wake_at(&assessment, &memory, &waiting_for),

@@ -11,8 +11,6 @@ mod drain_old;
 #[cfg(test)]
 mod end;
 #[cfg(test)]
-mod evidence;
-#[cfg(test)]
 mod frontends;
 #[cfg(test)]
 mod gate;
@@ -24,6 +22,8 @@ mod people;
 mod registered;
 #[cfg(test)]
 mod reporting;
+#[cfg(test)]
+mod requirements;
 #[cfg(test)]
 mod rules;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Tests what keeps an update from its end, or takes it back from there.
 
-use super::evidence::proven;
+use super::requirements::proven;
 use super::*;
 
 #[test]

@@ -94,7 +94,7 @@ fn an_update_continues_with_the_frontends_that_serve() {
     // Old has no workers left to fall back to, but must not be deleted while clients may reach a failing frontend.
     let decision = fixture.clients_left().settle();
     assert_eq!(decision.phase, Phase::Complete);
-    assert!(decision.missing.contains(&Evidence::NewServes));
+    assert!(decision.missing.contains(&DeletionRequirement::NewServes));
     assert!(!decision.last_old_worker_dispensable && !decision.safe_to_delete_old);
 }
 

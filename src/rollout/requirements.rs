@@ -6,7 +6,7 @@ use crate::split::Weights;
 
 /// One observation that is required before old may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Evidence {
+pub enum DeletionRequirement {
     /// The controller had recent contact with the API server.
     CurrentView,
     /// The controller sees what routes to old from other namespaces, or its settings say that nothing does.
@@ -50,7 +50,7 @@ pub enum Evidence {
     NewNotOwnedByOld,
 }
 
-impl Evidence {
+impl DeletionRequirement {
     /// Required before the last worker of old may be removed.
     pub const FOR_LAST_WORKER: [Self; 14] = [
         Self::CurrentView,
@@ -79,13 +79,13 @@ impl Evidence {
         Self::NewNotOwnedByOld,
     ];
 
-    /// All evidence, in the order in which it is checked.
+    /// All requirements, in the order in which they are checked.
     pub fn all() -> impl Iterator<Item = Self> {
         let last_worker = Self::FOR_LAST_WORKER.into_iter();
         last_worker.chain(Self::FOR_DELETION)
     }
 
-    /// Why the evidence is missing, for users.
+    /// Why the requirement is not met, for users.
     #[must_use]
     pub const fn missing(self) -> &'static str {
         match self {
@@ -140,8 +140,8 @@ impl Evidence {
     }
 }
 
-/// The inputs from which evidence is checked.
-pub(super) struct EvidenceInput<'a> {
+/// The inputs by which requirements are checked.
+pub(super) struct RequirementInput<'a> {
     pub assessment: &'a Assessment<'a>,
     pub memory: &'a Memory,
     pub phase: Phase,
@@ -149,48 +149,51 @@ pub(super) struct EvidenceInput<'a> {
     pub next: Weights,
 }
 
-impl EvidenceInput<'_> {
-    fn is_seen(&self, evidence: Evidence) -> bool {
+impl RequirementInput<'_> {
+    /// Whether it was observed.
+    fn is_met(&self, requirement: DeletionRequirement) -> bool {
         let seen = self.assessment.seen;
         let proxies: &ProxySummary = &self.assessment.proxies;
-        match evidence {
-            Evidence::CurrentView => seen.is_current,
-            Evidence::SeesElsewhere => seen.sees_elsewhere,
-            Evidence::UpdateStays => !seen.is_being_deleted,
-            Evidence::Complete => self.phase == Phase::Complete && seen.superseded_by.is_none(),
-            Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
-            Evidence::NewServes => {
+        match requirement {
+            DeletionRequirement::CurrentView => seen.is_current,
+            DeletionRequirement::SeesElsewhere => seen.sees_elsewhere,
+            DeletionRequirement::UpdateStays => !seen.is_being_deleted,
+            DeletionRequirement::Complete => {
+                self.phase == Phase::Complete && seen.superseded_by.is_none()
+            }
+            DeletionRequirement::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
+            DeletionRequirement::NewServes => {
                 let gate = &self.assessment.gate;
                 let each_is_polled = seen.frontends.new.left_out == 0;
                 let serve = gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed;
                 serve && each_is_polled
             }
-            Evidence::NewLeavesOldWorkers => self.new_leaves_old_workers(),
-            Evidence::ProxySeen => proxies.responding > 0,
-            Evidence::NoNewRequestOnOld => proxies.have_left_old(),
-            Evidence::NoFallbackToOld => seen.old_draining && proxies.let_old_drain(),
-            Evidence::NoLateRequest => proxies.may_reach_old == Some(0),
-            Evidence::NoStreamOnOld => proxies.open.is_some_and(|open| open.old == 0),
-            Evidence::NoUpdateToOld => {
+            DeletionRequirement::NewLeavesOldWorkers => self.new_leaves_old_workers(),
+            DeletionRequirement::ProxySeen => proxies.responding > 0,
+            DeletionRequirement::NoNewRequestOnOld => proxies.have_left_old(),
+            DeletionRequirement::NoFallbackToOld => seen.old_draining && proxies.let_old_drain(),
+            DeletionRequirement::NoLateRequest => proxies.may_reach_old == Some(0),
+            DeletionRequirement::NoStreamOnOld => proxies.open.is_some_and(|open| open.old == 0),
+            DeletionRequirement::NoUpdateToOld => {
                 let updates = seen.updates_to_old.as_ref();
                 updates.is_some_and(Vec::is_empty)
             }
-            Evidence::NoBypass => {
+            DeletionRequirement::NoBypass => {
                 let ways = seen.clients.bypasses.as_ref();
                 ways.is_some_and(Vec::is_empty)
             }
-            Evidence::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
-            Evidence::QuietPeriod => {
+            DeletionRequirement::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
+            DeletionRequirement::QuietPeriod => {
                 let least = self.assessment.settings.quiet_period;
                 proxies.quiet_for.is_some_and(|quiet| quiet >= least)
             }
-            Evidence::ClientsReachNew => seen.clients.reach_new == Some(true),
-            Evidence::ClientsLeftOld => seen.clients.reach_old == Some(false),
-            Evidence::NoOtherRoute => {
+            DeletionRequirement::ClientsReachNew => seen.clients.reach_new == Some(true),
+            DeletionRequirement::ClientsLeftOld => seen.clients.reach_old == Some(false),
+            DeletionRequirement::NoOtherRoute => {
                 let ways = seen.clients.other_ways.as_ref();
                 ways.is_some_and(Vec::is_empty)
             }
-            Evidence::NewNotOwnedByOld => {
+            DeletionRequirement::NewNotOwnedByOld => {
                 let objects = seen.clients.deleted_with_old.as_ref();
                 objects.is_some_and(Vec::is_empty)
             }
@@ -214,10 +217,10 @@ impl EvidenceInput<'_> {
         are_whole && of_old.is_disjoint(&of_new)
     }
 
-    /// The evidence that is missing before old may be deleted.
-    pub fn missing(&self) -> Vec<Evidence> {
-        Evidence::all()
-            .filter(|evidence| !self.is_seen(*evidence))
+    /// The requirements that are not met before old may be deleted.
+    pub fn missing(&self) -> Vec<DeletionRequirement> {
+        DeletionRequirement::all()
+            .filter(|requirement| !self.is_met(*requirement))
             .collect()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::k8s::{BothClocks, Object};
 use crate::resource::Identity;
-use crate::rollout::{Decision, Evidence, Phase};
+use crate::rollout::{Decision, DeletionRequirement, Phase};
 use crate::scaling::LastWorker;
 
 /// How long a proof is valid. A complete update is reconciled more often.
@@ -18,7 +18,7 @@ pub(super) struct Proof {
     generation: Option<i64>,
     at: BothClocks,
     is_complete: bool,
-    missing: Vec<Evidence>,
+    missing: Vec<DeletionRequirement>,
 }
 
 impl Proof {
@@ -51,12 +51,12 @@ impl Proof {
 
     /// What keeps the last worker of old.
     pub fn last_worker(&self) -> LastWorker {
-        let missing =
-            { self.missing.iter() }.filter(|evidence| Evidence::FOR_LAST_WORKER.contains(evidence));
-        let missing: Vec<Evidence> = missing.copied().collect();
+        let missing = { self.missing.iter() }
+            .filter(|requirement| DeletionRequirement::FOR_LAST_WORKER.contains(requirement));
+        let missing: Vec<DeletionRequirement> = missing.copied().collect();
         match *missing {
             [] => LastWorker::Dispensable,
-            [Evidence::NoStreamOnOld] if self.is_complete => LastWorker::Streams,
+            [DeletionRequirement::NoStreamOnOld] if self.is_complete => LastWorker::Streams,
             _ => LastWorker::Needed,
         }
     }
@@ -66,7 +66,7 @@ impl Proof {
 mod tests {
     use super::*;
 
-    fn proof(missing: &[Evidence]) -> Proof {
+    fn proof(missing: &[DeletionRequirement]) -> Proof {
         Proof {
             uid: None,
             generation: None,
@@ -78,21 +78,24 @@ mod tests {
 
     #[test]
     fn the_last_worker_waits_for_streams_alone_if_nothing_else_is_missing() {
-        let last_worker = |missing: &[Evidence]| proof(missing).last_worker();
+        let last_worker = |missing: &[DeletionRequirement]| proof(missing).last_worker();
         assert_eq!(last_worker(&[]), LastWorker::Dispensable);
         assert_eq!(
-            last_worker(&[Evidence::ClientsLeftOld]),
+            last_worker(&[DeletionRequirement::ClientsLeftOld]),
             LastWorker::Dispensable
         );
-        let streams = [Evidence::NoStreamOnOld, Evidence::ClientsLeftOld];
+        let streams = [
+            DeletionRequirement::NoStreamOnOld,
+            DeletionRequirement::ClientsLeftOld,
+        ];
         assert_eq!(last_worker(&streams), LastWorker::Streams);
         for more in [
-            Evidence::NoLateRequest,
-            Evidence::NoBypass,
-            Evidence::CurrentView,
+            DeletionRequirement::NoLateRequest,
+            DeletionRequirement::NoBypass,
+            DeletionRequirement::CurrentView,
         ] {
             assert_eq!(
-                last_worker(&[Evidence::NoStreamOnOld, more]),
+                last_worker(&[DeletionRequirement::NoStreamOnOld, more]),
                 LastWorker::Needed
             );
         }

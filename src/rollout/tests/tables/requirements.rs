@@ -1,8 +1,8 @@
-//! Tests that neither flag holds while any evidence is not positively observed.
+//! Tests that neither flag holds while any requirement is not positively observed.
 
 use super::*;
 
-/// An update with all evidence for both flags.
+/// An update that meets all requirements of both flags.
 pub(super) fn proven() -> Fixture {
     let mut fixture = Fixture::settled(4, 4);
     fixture.clients_left().scale_old(0).settle();
@@ -23,9 +23,9 @@ fn old_has_a_worker(fixture: &mut Fixture) {
 }
 
 #[test]
-fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
-    use Evidence::*;
-    type Hole = (&'static str, fn(&mut Fixture), Evidence);
+fn old_is_not_safe_to_delete_while_one_requirement_is_not_met() {
+    use DeletionRequirement::*;
+    type Hole = (&'static str, fn(&mut Fixture), DeletionRequirement);
     let holes: [Hole; 41] = [
         (
             "a watch that was not heard of late",
@@ -265,10 +265,16 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             NewNotOwnedByOld,
         ),
     ];
-    let tried: std::collections::BTreeSet<_> =
-        holes.iter().map(|(_, _, evidence)| *evidence).collect();
-    assert_eq!(tried, Evidence::all().collect(), "each has a hole");
-    for (hole, make, evidence) in holes {
+    let tried: std::collections::BTreeSet<_> = holes
+        .iter()
+        .map(|(_, _, requirement)| *requirement)
+        .collect();
+    assert_eq!(
+        tried,
+        DeletionRequirement::all().collect(),
+        "each has a hole"
+    );
+    for (hole, make, requirement) in holes {
         let mut fixture = proven();
         make(&mut fixture);
         // With a controller that ran all the time, and with one that starts with an empty memory.
@@ -281,16 +287,16 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             assert!(!decision.safe_to_delete_old, "{hole}");
             let is_fresh = fixture.memory.phase != Phase::Complete;
             assert!(
-                decision.missing.contains(&evidence) || is_fresh,
+                decision.missing.contains(&requirement) || is_fresh,
                 "{hole}: {:?}",
                 decision.missing
             );
-            let for_last_worker = Evidence::FOR_LAST_WORKER.contains(&evidence);
+            let for_last_worker = DeletionRequirement::FOR_LAST_WORKER.contains(&requirement);
             if for_last_worker {
                 assert!(!decision.last_old_worker_dispensable, "{hole}");
             }
         }
-        let only_deletion = Evidence::FOR_DELETION.contains(&evidence);
+        let only_deletion = DeletionRequirement::FOR_DELETION.contains(&requirement);
         assert_eq!(
             fixture.step().last_old_worker_dispensable,
             only_deletion,
@@ -301,9 +307,11 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
 
 #[test]
 fn missing_conditions_have_a_text() {
-    let said: std::collections::BTreeSet<_> = Evidence::all().map(Evidence::missing).collect();
+    let said: std::collections::BTreeSet<_> = DeletionRequirement::all()
+        .map(DeletionRequirement::missing)
+        .collect();
     assert_eq!(
         said.len(),
-        Evidence::FOR_LAST_WORKER.len() + Evidence::FOR_DELETION.len()
+        DeletionRequirement::FOR_LAST_WORKER.len() + DeletionRequirement::FOR_DELETION.len()
     );
 }
