@@ -1,5 +1,5 @@
-//! The proof from the last reconcile of an update. Kept in memory only: a status may be outdated, unwritten, or written by
-//! another client.
+//! Whether old may be deleted, as of the last reconcile of an update. Kept in memory only: a status may be outdated, unwritten,
+//! or written by another client.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::resource::Identity;
 use crate::rollout::{Decision, DeletionRequirement, Phase};
 use crate::scaling::LastWorker;
 
-/// How long a proof is valid. A complete update is reconciled more often.
-const HOLDS: Duration = Duration::from_secs(15);
+/// How long a check is valid. A complete update is reconciled more often.
+const MAX_AGE: Duration = Duration::from_secs(15);
 
-/// The proof from one reconcile of an update.
+/// Which requirements for deleting old were met at one reconcile of an update.
 #[derive(Clone, Debug)]
-pub(super) struct Proof {
+pub(super) struct DeletionCheck {
     uid: Option<String>,
     generation: Option<i64>,
     at: BothClocks,
@@ -21,8 +21,8 @@ pub(super) struct Proof {
     missing: Vec<DeletionRequirement>,
 }
 
-impl Proof {
-    /// What `decision` proves about the update, which has just been observed.
+impl DeletionCheck {
+    /// The check in `decision`, about the update as it has just been observed.
     pub fn of(update: &Identity, decision: &Decision) -> Self {
         Self {
             uid: update.uid.clone(),
@@ -33,7 +33,7 @@ impl Proof {
         }
     }
 
-    /// Whether the proof is recent and about the current state of this update.
+    /// Whether the check is recent and about the current state of this update.
     pub fn is_of(&self, update: &Object) -> bool {
         let metadata = &update.metadata;
         let is_it = self.uid.is_some() && self.uid == metadata.uid;
@@ -41,7 +41,7 @@ impl Proof {
     }
 
     fn is_recent(&self, now: BothClocks) -> bool {
-        self.at.elapsed(now) < HOLDS
+        self.at.elapsed(now) < MAX_AGE
     }
 
     /// Whether old may be deleted.
@@ -66,8 +66,8 @@ impl Proof {
 mod tests {
     use super::*;
 
-    fn proof(missing: &[DeletionRequirement]) -> Proof {
-        Proof {
+    fn check(missing: &[DeletionRequirement]) -> DeletionCheck {
+        DeletionCheck {
             uid: None,
             generation: None,
             at: BothClocks::now(),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_last_worker_waits_for_streams_alone_if_nothing_else_is_missing() {
-        let last_worker = |missing: &[DeletionRequirement]| proof(missing).last_worker();
+        let last_worker = |missing: &[DeletionRequirement]| check(missing).last_worker();
         assert_eq!(last_worker(&[]), LastWorker::Dispensable);
         assert_eq!(
             last_worker(&[DeletionRequirement::ClientsLeftOld]),
@@ -99,9 +99,9 @@ mod tests {
                 LastWorker::Needed
             );
         }
-        let incomplete = Proof {
+        let incomplete = DeletionCheck {
             is_complete: false,
-            ..proof(&streams)
+            ..check(&streams)
         };
         assert_eq!(incomplete.last_worker(), LastWorker::Needed);
     }

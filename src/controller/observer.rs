@@ -40,11 +40,11 @@ use tokio::sync::mpsc;
 pub(super) use self::comparisons::{ComparisonResult, ProxyComparison};
 use self::proxies::ProxyReports;
 use super::comparisons::Compared;
+use super::deletion_check::DeletionCheck;
 use super::limits::Limits;
 use super::models::Served;
 use super::parsed::ParsedUpdate;
 use super::poller::Pollers;
-use super::proof::Proof;
 use super::proxies::LastReport;
 use super::spec_fields::SpecFields;
 use super::tls_cache::TlsCache;
@@ -123,8 +123,8 @@ pub(super) struct Observer {
     tls_cache: TlsCache,
     /// The proxies of each update, as of the last time that its pods were looked up.
     proxy_pods: Mutex<HashMap<Key, Arc<[ProxyPod]>>>,
-    /// The last proof for each update.
-    proofs: Mutex<HashMap<Key, Proof>>,
+    /// The last deletion check of each update.
+    deletion_checks: Mutex<HashMap<Key, DeletionCheck>>,
     /// The other namespaces whose objects an update rests on, as of its last observation.
     elsewhere: Mutex<HashMap<Key, BTreeSet<String>>>,
     update_targets: update_targets::UpdateTargetsCache,
@@ -151,7 +151,7 @@ impl Observer {
             limits: Limits::default(),
             tls_cache: TlsCache::default(),
             proxy_pods: Mutex::default(),
-            proofs: Mutex::default(),
+            deletion_checks: Mutex::default(),
             elsewhere: Mutex::default(),
             update_targets: update_targets::UpdateTargetsCache::default(),
             confirming: Mutex::default(),
@@ -167,7 +167,7 @@ impl Observer {
         self.comparisons.keep(key, &BTreeSet::new());
         self.loads.keep(key, &BTreeSet::new());
         self.known().remove(key);
-        self.disprove(key);
+        self.forget_deletion_check(key);
         self.rests_on(key, BTreeSet::new());
     }
 

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use k8s_openapi::jiff;
 
 use super::admission::TooMany;
+use super::deletion_check::DeletionCheck;
 use super::job::Job;
 use super::observer::{self, Observed};
 use super::parsed::{self, ParsedUpdate};
-use super::proof::Proof;
 use super::queue::Due;
 use super::tracked::{is_worth_writing, newest};
 use super::work_loop::{Controller, RETRY_DELAY};
@@ -128,7 +128,7 @@ impl Controller {
         let decision = rollout::step(&wants, &memory, &seen.observation, now);
         self.metrics.decided(key, &decision);
         self.observer
-            .prove(key, Proof::of(&parsed.identity, &decision));
+            .record_deletion_check(key, DeletionCheck::of(&parsed.identity, &decision));
         if decision.phase.old_drains() {
             self.observer.confirm(parsed);
         }
@@ -188,7 +188,7 @@ impl Controller {
         reason: &'static str,
         note: String,
     ) -> Job {
-        self.observer.disprove(key);
+        self.observer.forget_deletion_check(key);
         let (before, _) = parsed::status(object);
         let is_new = before.message != status.message;
         let notice = Notice {

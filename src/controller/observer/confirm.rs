@@ -1,11 +1,11 @@
-//! Keeps the proof for each update, and requests the lists that a proof needs besides the watches. Contains no policy.
+//! Keeps the deletion check of each update, and requests the lists that it needs besides the watches. Contains no policy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::super::Key;
+use super::super::deletion_check::DeletionCheck;
 use super::super::parsed::ParsedUpdate;
-use super::super::proof::Proof;
 use super::Observer;
 use crate::k8s::Object;
 
@@ -34,23 +34,26 @@ impl Observer {
         });
     }
 
-    /// Records what was just proven about an update.
-    pub fn prove(&self, key: &Key, proof: Proof) {
-        let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-        proofs.insert(key.clone(), proof);
+    /// Records the check from the last reconcile of an update.
+    pub fn record_deletion_check(&self, key: &Key, check: DeletionCheck) {
+        self.deletion_checks().insert(key.clone(), check);
     }
 
-    /// Forgets what was proven about an update.
-    pub fn disprove(&self, key: &Key) {
-        let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-        proofs.remove(key);
+    /// Forgets the check of an update.
+    pub fn forget_deletion_check(&self, key: &Key) {
+        self.deletion_checks().remove(key);
     }
 
-    /// What this process has just proven about the current state of `update`.
-    pub fn proof(&self, key: &Key, update: &Object) -> Option<Proof> {
-        let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-        let proof = proofs.get(key).filter(|proof| proof.is_of(update))?;
-        Some(proof.clone())
+    /// The check by this process of the current state of `update`, if it is recent.
+    pub fn deletion_check(&self, key: &Key, update: &Object) -> Option<DeletionCheck> {
+        let checks = self.deletion_checks();
+        checks.get(key).filter(|check| check.is_of(update)).cloned()
+    }
+
+    fn deletion_checks(&self) -> MutexGuard<'_, HashMap<Key, DeletionCheck>> {
+        self.deletion_checks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the other namespaces that an update rests on.

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::super::old_frontends::frontends_by_name;
 use super::super::spec_fields::SpecFields;
-use super::super::{Key, observer::Observer, proof::Proof, proxies::ProxyReport};
+use super::super::{Key, deletion_check::DeletionCheck, observer::Observer, proxies::ProxyReport};
 use super::autoscalers::{scaler, scalers};
 use super::candidates::candidates;
 use super::frontends::{self, Owner};
@@ -322,7 +322,7 @@ fn clients(
     service: Option<&Object>,
     frontends: &Sides<Vec<Object>>,
 ) -> ClientRouting {
-    let proof = observer.proof(input.key, input.update);
+    let check = observer.deletion_check(input.key, input.update);
     let service = service.and_then(|service| leads_to(service, frontends));
     ClientRouting {
         service,
@@ -333,10 +333,10 @@ fn clients(
             .memory
             .as_ref()
             .is_some_and(|memory| memory.handed_over),
-        last_worker: proof
+        last_worker: check
             .as_ref()
-            .map_or(LastWorker::Needed, Proof::last_worker),
-        safe_to_delete_old: proof.is_some_and(|proof| proof.is_safe_to_delete_old()),
+            .map_or(LastWorker::Needed, DeletionCheck::last_worker),
+        safe_to_delete_old: check.is_some_and(|check| check.is_safe_to_delete_old()),
         retired: false,
     }
 }
