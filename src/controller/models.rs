@@ -44,7 +44,7 @@ pub(super) async fn follow(
     loop {
         let answer = served(&mut client, &share, &mut trials, &mut kept).await;
         if let Err(missing) = &answer {
-            tracing::debug!(trouble = missing.why, "a frontend does not respond");
+            tracing::debug!(error = missing.why, "a frontend does not respond");
         }
         if let Some((served, is_changed)) = reading.take(answer) {
             sink.report(served, is_changed);

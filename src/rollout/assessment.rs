@@ -208,7 +208,7 @@ fn wanted<'a>(
             RequiredModels::Models(&memory.models)
         }
         None if old.has_open() => RequiredModels::NotYet,
-        None if old.trouble().is_some() => RequiredModels::Unknown,
+        None if old.error().is_some() => RequiredModels::Unknown,
         // Old serves no model.
         None => RequiredModels::Models(&memory.models),
     }

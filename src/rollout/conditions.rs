@@ -275,9 +275,9 @@ fn untried(context: &StatusContext) -> Option<Obstacle> {
     let is_kept = assessment.gate.is_presumed
         && assessment.gate.obstacles.is_empty()
         && !assessment.seen.split.is_all_old();
-    let trouble = assessment.seen.frontends.new.trouble();
-    match trouble.filter(|_| is_kept) {
-        Some(trouble) => Some(Obstacle::NoAnswer(trouble.to_owned())),
+    let error = assessment.seen.frontends.new.error();
+    match error.filter(|_| is_kept) {
+        Some(error) => Some(Obstacle::NoAnswer(error.to_owned())),
         None => (is_kept && assessment.wanted_is_unknown).then_some(Obstacle::OldModelsUnknown),
     }
 }

@@ -35,8 +35,8 @@ impl fmt::Display for Obstacle {
                 let s = if models.len() == 1 { "" } else { "s" };
                 write!(f, "it does not serve the model{s} {}", listed(models))
             }
-            Self::NoAnswer(trouble) => {
-                write!(f, "its frontend cannot be queried for models: {trouble}")
+            Self::NoAnswer(error) => {
+                write!(f, "its frontend cannot be queried for models: {error}")
             }
             Self::ListTooLong(count) => write!(
                 f,
@@ -204,8 +204,8 @@ impl GateInput<'_> {
 
     /// The obstacle of a side whose frontends are not all known.
     fn open(&self) -> Obstacle {
-        match (self.frontends.trouble(), self.wanted) {
-            (Some(trouble), _) => Obstacle::NoAnswer(trouble.to_owned()),
+        match (self.frontends.error(), self.wanted) {
+            (Some(error), _) => Obstacle::NoAnswer(error.to_owned()),
             (None, RequiredModels::Unknown) => Obstacle::OldModelsUnknown,
             (None, _) => Obstacle::NotYet,
         }

@@ -156,7 +156,7 @@ pub struct Frontends {
     /// How many more are not queried, because there are too many.
     pub left_out: usize,
     /// Why none of them can be queried, as text for users.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// The result of querying one frontend.
@@ -202,7 +202,7 @@ impl QueryResult {
 
     /// Why the query failed, if it did.
     #[must_use]
-    pub fn trouble(&self) -> Option<&str> {
+    pub fn error(&self) -> Option<&str> {
         match self {
             Self::Responded | Self::NotYet => None,
             Self::NotQueried(why) | Self::NoResponse(why) | Self::Bad(why) => Some(why),
@@ -234,7 +234,7 @@ impl Frontends {
     pub(super) fn all_answer(&self) -> bool {
         let mut each = self.queried.iter();
         let answer = each.all(|frontend| frontend.answer == QueryResult::Responded);
-        answer && !self.queried.is_empty() && self.trouble.is_none()
+        answer && !self.queried.is_empty() && self.error.is_none()
     }
 
     /// Whether it is not yet known what one of them serves.
@@ -245,10 +245,10 @@ impl Frontends {
     }
 
     /// Why one of them cannot be queried, if any.
-    pub(super) fn trouble(&self) -> Option<&str> {
+    pub(super) fn error(&self) -> Option<&str> {
         let mut each = self.queried.iter();
-        let of_one = each.find_map(|frontend| frontend.answer.trouble());
-        self.trouble.as_deref().or(of_one)
+        let of_one = each.find_map(|frontend| frontend.answer.error());
+        self.error.as_deref().or(of_one)
     }
 }
 

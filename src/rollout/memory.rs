@@ -138,7 +138,7 @@ impl Memory {
         self.registered_count |= Registered::of(&seen.frontends.old).agrees(&seen.workers.old);
         let old = &seen.frontends.old;
         let served = old.models();
-        if old.has_open() || old.trouble().is_some() {
+        if old.has_open() || old.error().is_some() {
             // A frontend without a current answer may serve more than it reports.
             for model in served {
                 if self.models.len() < MAX_MODELS {

@@ -41,7 +41,7 @@ fn frontends() -> Frontends {
         endpoints: 1,
         queried: vec![frontend(QueryResult::Responded)],
         left_out: 0,
-        trouble: None,
+        error: None,
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Served {
     /// Whether its responses come through a crossfade proxy.
     pub is_proxied: bool,
     /// Why it could not be polled.
-    pub trouble: Option<Missing>,
+    pub error: Option<Missing>,
 }
 
 /// A missing response.
@@ -56,7 +56,7 @@ pub(super) struct Reading {
 impl Served {
     /// Equal except for the text of a failure.
     fn is_as_good_as(&self, other: &Self) -> bool {
-        let how = |served: &Self| served.trouble.as_ref().map(|missing| missing.how);
+        let how = |served: &Self| served.error.as_ref().map(|missing| missing.how);
         how(self) == how(other)
             && self.is_trying == other.is_trying
             && self.left_out == other.left_out
@@ -89,7 +89,7 @@ impl Reading {
                 .as_ref()
                 .filter(|_| missing.how == QueryFailure::NotSent);
             Served {
-                trouble: Some(missing),
+                error: Some(missing),
                 ..known.cloned().unwrap_or_default()
             }
         });
@@ -106,7 +106,7 @@ impl Reading {
 mod tests {
     use super::*;
 
-    /// What is reported after each poll: a model, `-` for no model, `!` for trouble, `.` if nothing is reported.
+    /// What is reported after each poll: a model, `-` for no model, `!` for error, `.` if nothing is reported.
     fn results(answers: &[Result<&str, ()>]) -> Vec<String> {
         let mut reading = Reading::default();
         let take = |answer: &Result<&str, ()>| {
@@ -120,7 +120,7 @@ mod tests {
             }));
             results.map_or_else(
                 || ".".to_owned(),
-                |(served, _)| match (served.models.into_iter().next(), served.trouble) {
+                |(served, _)| match (served.models.into_iter().next(), served.error) {
                     (Some(model), None) => model,
                     (None, Some(_)) => "!".to_owned(),
                     _ => "-".to_owned(),
@@ -168,7 +168,7 @@ mod tests {
         assert!(
             is_changed
                 && results
-                    .trouble
+                    .error
                     .is_some_and(|missing| missing.how == QueryFailure::NotSent)
         );
         assert_eq!(results.models, serves.models);

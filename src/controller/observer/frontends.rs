@@ -45,7 +45,7 @@ impl Observer {
                 old_frontends::address_of(pod, port).and_then(|address| address.parse().ok());
             let Some(target) = target else {
                 let name = pod.metadata.name.as_deref().unwrap_or_default();
-                old.trouble = Some(format!("{name} has no port {port}"));
+                old.error = Some(format!("{name} has no port {port}"));
                 continue;
             };
             let frontend = self.address(target, None);
@@ -62,7 +62,7 @@ impl Observer {
                 Err(Error::NotSynced(not_synced)) => return Err(not_synced.into()),
                 // An error on the controller's side says nothing about the frontends.
                 Err(error) => {
-                    new.trouble = Some(error_chain(&error));
+                    new.error = Some(error_chain(&error));
                     Vec::new()
                 }
             };
@@ -211,7 +211,7 @@ impl Observer {
 }
 
 fn frontend(served: Served) -> Frontend {
-    let answer = match served.trouble {
+    let answer = match served.error {
         Some(missing) => match missing.how {
             QueryFailure::NotSent => QueryResult::NotQueried(missing.why),
             QueryFailure::NoResponse => QueryResult::NoResponse(missing.why),

@@ -216,7 +216,7 @@ fn any_frontends(draw: &mut Draw) -> Frontends {
         endpoints: 1,
         queried: queried.collect(),
         left_out: usize::from(draw.one_in(8)),
-        trouble: None,
+        error: None,
     }
 }
 

@@ -10,7 +10,7 @@ fn even(answers: Vec<Frontend>) -> Fixture {
         endpoints: answers.len().try_into().expect("few"),
         queried: answers,
         left_out: 0,
-        trouble: None,
+        error: None,
     };
     fixture
 }

@@ -73,7 +73,7 @@ fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
             answer: QueryResult::NoResponse("new:8000 cannot be reached: refused".to_owned()),
             ..Frontend::default()
         }],
-        trouble: None,
+        error: None,
     };
     let decision = fixture.new_ready(4).settle();
     assert_eq!(decision.rule, Rule::NewCannotServe);
@@ -94,7 +94,7 @@ fn new_gets_nothing_while_no_one_can_say_what_old_serves() {
     let mut fixture = Fixture::of_four();
     fixture.seen.frontends.old = Frontends {
         endpoints: 2,
-        trouble: Some("old-0 has no port frontend".to_owned()),
+        error: Some("old-0 has no port frontend".to_owned()),
         ..Frontends::default()
     };
     let decision = fixture.new_ready(4).settle();
@@ -138,7 +138,7 @@ fn missing_reports_cause_neither_gains_nor_losses() {
             answer: QueryResult::NotYet,
             ..Frontend::default()
         }],
-        trouble: None,
+        error: None,
     };
     fixture.seen.frontends.new = unheard.clone();
     assert_eq!(fixture.new_ready(4).settle().actions, []);
@@ -159,9 +159,9 @@ fn missing_reports_cause_neither_gains_nor_losses() {
     assert_eq!(fixture.seen.split, Weights::ALL_OLD);
 
     // A frontend that cannot be queried is unknown as well, and that is reported.
-    let trouble = Some("no such file".to_owned());
+    let error = Some("no such file".to_owned());
     let not_queried = Frontends {
-        trouble,
+        error,
         queried: Vec::new(),
         ..unheard
     };
