@@ -26,7 +26,7 @@ pub use json::{json, json_list, rollout_json, rollouts_json, yaml};
 pub use proxies::ProxyClients;
 pub use rollout::RolloutVerb;
 pub use text::{list, rollout as rollout_text, rollout_history, rollouts as rollout_list, text};
-pub use verdict::{AnalysisReport, CommandAnalysis, Compared, margins, no_report};
+pub use verdict::{AnalysisReport, CommandAnalysis, ComparisonAnswer, margins, no_report};
 
 use crate::error_chain::{error_chain, root_cause};
 use crate::resource::DynamoUpdateConfig;

@@ -25,7 +25,7 @@ pub use capability::{Demand, GuardField, ModelDemand, PROBE_HEADER, ProvenConnec
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
 pub use head::{
-    Added, Head, Outgoing, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO,
+    AddedFields, Head, Outgoing, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO,
     X_REQUEST_ID,
 };
 pub use lifetime::LifetimeLimits;

@@ -28,11 +28,11 @@ const MAX_WATCHERS_PER_PEER: usize = 8;
 /// Requests are a few bytes long.
 const LARGEST_REQUEST: usize = 64 * 1024;
 
-type Served = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;
+type BoxedService = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;
 
 /// The services by their full names.
 #[derive(Clone)]
-pub(super) struct Grpc(Arc<[(&'static str, Served)]>);
+pub(super) struct Grpc(Arc<[(&'static str, BoxedService)]>);
 
 impl Grpc {
     pub(super) fn new(admin: &Admin) -> Self {
@@ -90,7 +90,7 @@ impl Grpc {
     }
 }
 
-fn named<S>(service: S) -> (&'static str, Served)
+fn named<S>(service: S) -> (&'static str, BoxedService)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
         + NamedService

@@ -20,7 +20,7 @@ const KEPT: Duration = Duration::from_secs(10);
 
 /// The last response of a proxy.
 #[derive(Clone, Debug)]
-pub(super) struct Compared {
+pub(super) struct ReportedCounts {
     /// Its counts, or why they are unknown.
     pub counts: Result<Arc<Comparison>, Arc<str>>,
     /// Its counts some minutes ago, and when it reported them.
@@ -28,25 +28,29 @@ pub(super) struct Compared {
 }
 
 /// Follows the proxy with the admin port at `address`, and reconnects forever.
-pub(super) async fn follow(address: String, mut sink: PollSink<Compared>, _share: ProxyPermit) {
+pub(super) async fn follow(
+    address: String,
+    mut sink: PollSink<ReportedCounts>,
+    _share: ProxyPermit,
+) {
     loop {
-        let silence = match query(&address, &mut sink).await {
+        let why = match query(&address, &mut sink).await {
             Ok(never) => match never {},
             Err(error) => error_chain(&error),
         };
-        tracing::debug!(address, error = silence, "a proxy cannot be compared");
-        let silent = Compared {
-            counts: Err(silence.into()),
+        tracing::debug!(address, error = why, "a proxy cannot be compared");
+        let unavailable = ReportedCounts {
+            counts: Err(why.into()),
             past: None,
         };
-        sink.report(silent, false);
+        sink.report(unavailable, false);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn query(
     address: &str,
-    sink: &mut PollSink<Compared>,
+    sink: &mut PollSink<ReportedCounts>,
 ) -> Result<std::convert::Infallible, Error> {
     let client = Client::connect(address, TIMEOUT).await?;
     let mut past = None;
@@ -65,7 +69,7 @@ async fn query(
         // Failing requests may require immediate action.
         let matters = failed.is_some_and(|failed| fails > Some(failed));
         failed = fails;
-        let compared = Compared {
+        let compared = ReportedCounts {
             counts,
             past: past
                 .clone()

@@ -20,11 +20,11 @@ pub(super) struct DependencyIndex {
     /// By namespace: the updates that count workers by `DynamoWorkerMetadata`.
     metadata: HashMap<String, BTreeSet<Key>>,
     /// The generation at which each update was indexed.
-    known: HashMap<Key, Known>,
+    known: HashMap<Key, IndexedUpdate>,
 }
 
 /// An update as it was last indexed.
-struct Known {
+struct IndexedUpdate {
     generation: Option<i64>,
     source: Option<String>,
 }
@@ -49,7 +49,7 @@ impl DependencyIndex {
         let source = spec.source().map(str::to_owned);
         let mut sources = self.forget(key);
         sources.extend(source.clone());
-        let known = Known { generation, source };
+        let known = IndexedUpdate { generation, source };
         self.known.insert(key.clone(), known);
         self.note(key, spec);
         if let Some(spec) = last_valid {

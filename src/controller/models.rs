@@ -15,7 +15,7 @@ use http::StatusCode;
 use self::pages::{Page, ids, in_all, in_path};
 use self::probes::ModelProbes;
 use self::reading::Reading;
-pub use self::reading::{Missing, QueryFailure, Served};
+pub use self::reading::{FailedQuery, FrontendReport, QueryFailure};
 use super::http::{FrontendAddress, FrontendClient, FrontendQuery, FrontendResponse, MAX_LIST};
 use super::limits::{ModelIdReservation, TargetPermit};
 use super::poller::PollSink;
@@ -33,7 +33,7 @@ const MAX_NAMESPACES: usize = 32;
 pub(super) async fn follow(
     frontend: FrontendAddress,
     share: TargetPermit,
-    mut sink: PollSink<Served>,
+    mut sink: PollSink<FrontendReport>,
 ) {
     let share = Arc::new(share);
     let mut client = FrontendClient::new(frontend);
@@ -68,7 +68,7 @@ async fn served(
     share: &Arc<TargetPermit>,
     trials: &mut ModelProbes,
     kept: &mut Option<ModelIdReservation>,
-) -> Result<Served, Missing> {
+) -> Result<FrontendReport, FailedQuery> {
     let frontend = client.frontend.clone();
     let mut send = async |path: &str, most: usize| {
         let _turn = share.query_permit().await;
@@ -78,7 +78,7 @@ async fn served(
             most,
         };
         let answer = client.send(&query, TIMEOUT, share).await;
-        answer.map_err(|error| Missing {
+        answer.map_err(|error| FailedQuery {
             why: match std::error::Error::source(&error) {
                 Some(cause) => format!("{} {error}: {cause}", frontend.target),
                 None => format!("{} {error}", frontend.target),
@@ -98,7 +98,7 @@ async fn served(
     } = send("/v1/models", MAX_LIST).await?;
     if status != StatusCode::OK {
         let (target, code) = (&frontend.target, status.as_u16());
-        return Err(Missing {
+        return Err(FailedQuery {
             why: format!("{target} responds to /v1/models with status {code}"),
             how: QueryFailure::Bad,
         });
@@ -112,10 +112,10 @@ async fn served(
     listed.truncate(room);
     listed.shrink_to_fit();
     trials.keep(&listed);
-    let mut served = Served {
+    let mut served = FrontendReport {
         left_out: count - listed.len(),
         is_proxied,
-        ..Served::default()
+        ..FrontendReport::default()
     };
     let mut without_page = Vec::new();
     let mut pages = Vec::new();

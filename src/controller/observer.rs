@@ -39,10 +39,10 @@ use tokio::sync::mpsc;
 
 pub(super) use self::comparisons::{ComparisonResult, ProxyComparison};
 use self::proxies::ProxyReports;
-use super::comparisons::Compared;
+use super::comparisons::ReportedCounts;
 use super::deletion_check::DeletionCheck;
 use super::limits::Limits;
-use super::models::Served;
+use super::models::FrontendReport;
 use super::parsed::ParsedUpdate;
 use super::poller::Pollers;
 use super::proxies::LastReport;
@@ -116,8 +116,8 @@ pub(super) struct Observer {
     proxies: Pollers<LastReport>,
     /// The proxies of other frontends, which may send requests to old because of another update.
     other_proxies: Pollers<LastReport>,
-    models: Pollers<Served>,
-    comparisons: Pollers<Compared>,
+    models: Pollers<FrontendReport>,
+    comparisons: Pollers<ReportedCounts>,
     loads: Pollers<Option<u64>>,
     limits: Limits,
     tls_cache: TlsCache,

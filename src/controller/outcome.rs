@@ -7,7 +7,7 @@ use super::apply;
 use super::dry_run::DryRun;
 use super::job::{Applied, Job};
 use super::rejected_writes::Part;
-use super::tracked::Tracked;
+use super::tracked::TrackedUpdate;
 use super::work_loop::{Controller, RETRY_DELAY};
 use crate::rollout::Action;
 
@@ -92,7 +92,7 @@ impl Controller {
             self.queue.wake_at(key.clone(), at);
         }
         // Do not remember an update that was deleted in the meantime.
-        let mut none = Tracked::default();
+        let mut none = TrackedUpdate::default();
         let tracked = self.tracked.get_mut(&key).unwrap_or(&mut none);
         if let Some(object) = done.object {
             tracked.latest = Some(object);

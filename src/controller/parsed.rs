@@ -85,8 +85,8 @@ impl ParsedUpdate {
         let mut update = update_of(object);
         update.status.wanted = status.wanted.and_then(|split| split.exact());
         let (manifest, plan) = update.plan(scope)?;
-        let given = Given::of(object);
-        let owned = Given::owned(object);
+        let given = SplitForms::of(object);
+        let owned = SplitForms::owned(object);
         Ok(Self {
             identity: identity_of(object),
             version: object.metadata.resource_version.clone().unwrap_or_default(),
@@ -96,9 +96,9 @@ impl ParsedUpdate {
             status,
             forgotten: forgotten(&lost),
             is_being_deleted: object.metadata.deletion_timestamp.is_some(),
-            split_is_ours: owned == Given::BOTH || given == Given::NONE,
+            split_is_ours: owned == SplitForms::BOTH || given == SplitForms::NONE,
             // A user who removes only the percentage from an applied manifest leaves the weights that the controller wrote.
-            lacks_split: given == Given::NONE || (!given.percent && owned.weights),
+            lacks_split: given == SplitForms::NONE || (!given.percent && owned.weights),
             key,
         })
     }
@@ -216,12 +216,12 @@ fn sizes(replicas: &BTreeMap<String, u32>) -> BTreeMap<Role, u32> {
 
 /// Which forms of the split are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Given {
+struct SplitForms {
     percent: bool,
     weights: bool,
 }
 
-impl Given {
+impl SplitForms {
     const BOTH: Self = Self {
         percent: true,
         weights: true,

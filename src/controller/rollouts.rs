@@ -34,8 +34,8 @@ use tokio::task::JoinSet;
 
 pub(super) use self::job::Done;
 use self::job::{RolloutAction, Work};
-use self::tracked::Tracked;
-use self::write::{Writer, Written};
+use self::tracked::TrackedRollout;
+use self::write::{Writer, WrittenObject};
 use super::admission::Admission;
 use super::leader_client::LeaderClient;
 use super::observer::{NotYetObserved, Observer};
@@ -69,7 +69,7 @@ pub(super) struct Rollouts {
     notices: Notices,
     queue: Queue,
     admission: Admission,
-    tracked: HashMap<Key, Tracked>,
+    tracked: HashMap<Key, TrackedRollout>,
     running: JoinSet<(Key, Done)>,
 }
 
@@ -192,9 +192,9 @@ impl Rollouts {
         }
         let tracked = self.tracked.entry(key.clone()).or_default();
         if tracked.uid != found.metadata.uid {
-            *tracked = Tracked {
+            *tracked = TrackedRollout {
                 uid: found.metadata.uid.clone(),
-                ..Tracked::default()
+                ..TrackedRollout::default()
             };
         }
         let rollout = newest(&mut tracked.latest, &found);
@@ -260,7 +260,7 @@ impl Rollouts {
     pub fn finish(&mut self, key: &Key, done: Done) {
         let now = Instant::now();
         let tracked = self.tracked.entry(key.clone()).or_default();
-        for Written {
+        for WrittenObject {
             kind,
             name,
             version,

@@ -24,7 +24,7 @@ type Parsed = Result<Arc<ParsedUpdate>, Arc<Problems>>;
 
 /// An update that this replica knows.
 #[derive(Default)]
-pub(super) struct Tracked {
+pub(super) struct TrackedUpdate {
     /// The object that was last written, which the watch may not have delivered yet.
     pub latest: Option<Object>,
     /// The object that was last parsed, and the result.
@@ -41,7 +41,7 @@ pub(super) struct Tracked {
     analysis: Option<ControllerAnalysis>,
 }
 
-impl Tracked {
+impl TrackedUpdate {
     /// Parses the update, unless that was done.
     ///
     /// # Errors

@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::analysis::requests;
-    use crate::controller::comparisons::Compared;
+    use crate::controller::comparisons::ReportedCounts;
     use crate::state_api::v1;
 
     const WALL: Timestamp = Timestamp::from_unix_millis(1_700_000_000_000);
@@ -231,7 +231,10 @@ mod tests {
         past: Option<(Instant, Arc<v1::Comparison>)>,
     ) -> ProxyComparison {
         let counts = Ok(comparison(&[(0, counts, failed)]));
-        proxy_comparison("a", ComparisonResult::Counts(Compared { counts, past }))
+        proxy_comparison(
+            "a",
+            ComparisonResult::Counts(ReportedCounts { counts, past }),
+        )
     }
 
     fn trial(ago: u64) -> Trial {

@@ -23,7 +23,7 @@ use super::queue::Queue;
 use super::rejected_writes::RejectedWrites;
 use super::rollouts::{Done as RolloutDone, Rollouts};
 use super::spec_fields::SpecFields;
-use super::tracked::Tracked;
+use super::tracked::TrackedUpdate;
 use super::{ControllerSettings, Key, Metrics, Pages};
 use crate::k8s::{Cache, Changed, Connection, Leading, Notices, Object, Scope};
 use crate::pages::{Hosts, LivePage};
@@ -48,7 +48,7 @@ pub struct Controller {
     pub(super) metrics: Arc<Metrics>,
     pub(super) ready: Arc<AtomicBool>,
     pub(super) admission: Admission,
-    pub(super) tracked: HashMap<Key, Tracked>,
+    pub(super) tracked: HashMap<Key, TrackedUpdate>,
     pub(super) running: JoinSet<(Key, Applied)>,
     /// The update of each running task.
     pub(super) tasks: HashMap<task::Id, Key>,

@@ -16,7 +16,7 @@ use crate::request_body::RequestBody;
 use crate::resource::{Probe, ProbeKind};
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::transport::deadline;
-use crate::upstream::{self, Added, Endpoint, Head, Outgoing, Pool};
+use crate::upstream::{self, AddedFields, Endpoint, Head, Outgoing, Pool};
 
 /// The largest list of models that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
@@ -196,7 +196,7 @@ async fn get(
         method: Method::GET,
         uri: path.parse::<Uri>().map_err(|_| NoResponse::Endpoint)?,
         headers,
-        added: Added::default(),
+        added: AddedFields::default(),
         expects_continue: false,
     };
     let outgoing = Outgoing {

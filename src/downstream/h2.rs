@@ -28,7 +28,7 @@ use crate::memory::{Budget, Charge, Purpose};
 use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Proxy, Rejected, SplitBody, TimedBody};
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::h2::{
-    Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
+    Broken, CountedTransport, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
 };
 use crate::transport::reclaimable::Reclaimable;
 use crate::transport::write_timeout::{UNREAD, WriteLimit, WriteTimeout};
@@ -62,7 +62,7 @@ pub async fn run<O: OldBackend>(
     let memory = Arc::clone(&proxy.context().memory);
     let write_limit = Arc::clone(transport.get_ref().limit());
     let (transport, returned) = Reclaimable::new(transport);
-    let (transport, traffic) = Counted::new(transport, &memory);
+    let (transport, traffic) = CountedTransport::new(transport, &memory);
     let counted = Arc::clone(&traffic);
     let handshake = Builder::new()
         .max_concurrent_streams(MAX_STREAMS)

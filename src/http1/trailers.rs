@@ -107,10 +107,10 @@ const MAX_NAMED_BYTES: usize = 512;
 /// Boxed, because nearly no message has any. Bounded, because they are kept until the message ends, and a sender can list tens of
 /// thousands.
 #[derive(Clone, Debug, Default)]
-pub struct NamedFields(Option<Box<Named>>);
+pub struct NamedFields(Option<Box<FieldNames>>);
 
 #[derive(Clone, Debug, Default)]
-struct Named {
+struct FieldNames {
     names: Vec<HeaderName>,
     bytes: usize,
     /// There are more names than are kept, so no trailer field may be forwarded.

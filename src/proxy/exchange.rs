@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
-use self::comparison::Compared;
+use self::comparison::ComparedExchange;
 use super::context::Permit;
 use super::gap_sample::GapSample;
 use super::head::Client;
@@ -64,7 +64,7 @@ pub struct Exchange {
     /// The generation that failed the last attempt.
     failed_on: Generation,
     /// `None` if the request is not compared, because it was not open to the split.
-    compared: Option<Compared>,
+    compared: Option<ComparedExchange>,
     /// The first attempt is compared and has not ended yet.
     first_open: bool,
     /// The response to the first attempt has begun with content.

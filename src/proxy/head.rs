@@ -13,7 +13,9 @@ use http::{HeaderMap, Request, Version};
 
 use crate::http1::{NameFilter, NamedFields, list_members, members};
 use crate::memory::{Budget, Charge, Purpose, fields_size, holding_cost};
-use crate::upstream::{Added, Head, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
+use crate::upstream::{
+    AddedFields, Head, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO,
+};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -101,7 +103,7 @@ pub fn outgoing(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    let mut added = client.map_or_else(Added::default, |client| {
+    let mut added = client.map_or_else(AddedFields::default, |client| {
         forwarded(&mut headers, names, client)
     });
     added.via = Some(version);
@@ -181,11 +183,11 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> NamedFie
 }
 
 /// Appends the client to the forwarding lists already in `headers`; returns the fields to add.
-fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Added {
-    let mut added = Added {
+fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> AddedFields {
+    let mut added = AddedFields {
         forwarded_proto: (!names.contains(headers, &X_FORWARDED_PROTO)).then(|| client.proto()),
         forwarded_host: !names.contains(headers, &X_FORWARDED_HOST),
-        ..Added::default()
+        ..AddedFields::default()
     };
     match list(headers, names, &X_FORWARDED_FOR) {
         None => {

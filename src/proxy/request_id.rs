@@ -91,7 +91,7 @@ mod tests {
     use http::{Method, Uri};
 
     use super::*;
-    use crate::upstream::Added;
+    use crate::upstream::AddedFields;
 
     fn id(given: &[&str]) -> (String, Vec<String>) {
         let mut headers = HeaderMap::new();
@@ -103,7 +103,7 @@ mod tests {
             method: Method::POST,
             uri: Uri::from_static("/"),
             headers,
-            added: Added::default(),
+            added: AddedFields::default(),
             expects_continue: false,
         };
         let id = RequestId::take_or_make(&mut head, names);

@@ -122,8 +122,8 @@ async fn until_idle(passed: &AtomicU64, limit: Duration) {
 }
 
 /// A client connection that counts bytes in both directions.
-type Counted<F> = InspectReader<InspectWriter<Prefixed<WriteTimeout>, F>, F>;
+type CountedClient<F> = InspectReader<InspectWriter<Prefixed<WriteTimeout>, F>, F>;
 
-fn transport<F>(client: &Counted<F>) -> &WriteTimeout {
+fn transport<F>(client: &CountedClient<F>) -> &WriteTimeout {
     client.get_ref().get_ref().get_ref()
 }

@@ -36,11 +36,11 @@ pub enum Opening {
 ///
 /// Boxed, because most streams send no opening event before the content, but each open stream has one of these.
 #[derive(Debug, Default)]
-pub struct Openings(Option<Box<Known>>);
+pub struct Openings(Option<Box<SentOpenings>>);
 
 /// At least one opening event that a client has.
 #[derive(Debug, Default)]
-struct Known {
+struct SentOpenings {
     sent: Vec<Start>,
     /// More events were sent than are kept.
     overflowed: bool,
@@ -166,7 +166,7 @@ impl Openings {
     }
 }
 
-impl Known {
+impl SentOpenings {
     fn add(&mut self, starts: Vec<Start>) {
         for start in starts {
             if let Some(number) = start.number {

@@ -12,7 +12,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{
-    Change, Compared, Error, EventRecord, RolloutVerb, StatusReport, Verb, api, change,
+    Change, ComparisonAnswer, Error, EventRecord, RolloutVerb, StatusReport, Verb, api, change,
     port_forward,
 };
 use crate::error_chain::error_chain;
@@ -182,7 +182,7 @@ impl Cluster {
         &self,
         update: &DynamoUpdateConfig,
         with_past: bool,
-    ) -> Result<Vec<Compared>, Error> {
+    ) -> Result<Vec<ComparisonAnswer>, Error> {
         let client = self.client.clone();
         port_forward::compare_all(client, &self.namespace, &update.metadata, with_past).await
     }

@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams};
 use kube::core::ObjectMeta;
 
 use super::proxies::{TIMEOUT, counted};
-use super::{Compared, Error, Other, ProxyAnswer, api};
+use super::{ComparisonAnswer, Error, Other, ProxyAnswer, api};
 use crate::error_chain::error_chain;
 use crate::resource::Identity;
 use crate::state_api::{self, v1};
@@ -104,7 +104,7 @@ pub(super) async fn compare_all(
     namespace: &str,
     update: &ObjectMeta,
     with_past: bool,
-) -> Result<Vec<Compared>, Error> {
+) -> Result<Vec<ComparisonAnswer>, Error> {
     let pods: Api<Pod> = Api::namespaced(client, namespace);
     let list = pods
         .list(&ListParams::default())
@@ -127,7 +127,7 @@ pub(super) async fn compare_all(
         };
         // The plans of these proxies have the update as their common source, and follow it at slightly different times.
         let plan = None;
-        Some(Compared { name, answer, plan })
+        Some(ComparisonAnswer { name, answer, plan })
     });
     Ok(answers.collect())
 }

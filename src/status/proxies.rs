@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Compared, ProxyAnswer, StatusReport};
+use super::{ComparisonAnswer, ProxyAnswer, StatusReport};
 use crate::error_chain::error_chain;
 use crate::printable;
 use crate::state_api::{Client, Error, v1};
@@ -48,14 +48,14 @@ impl ProxyClients {
 
 impl ProxyClients {
     /// Asks all of them for the counts of both generations, and, if there are several, for their plans, which may differ.
-    pub async fn compare(&mut self, with_past: bool) -> Vec<Compared> {
+    pub async fn compare(&mut self, with_past: bool) -> Vec<ComparisonAnswer> {
         let with_plan = self.0.len() > 1;
         let answers = self.0.iter_mut().map(async |proxy| {
             let (answer, plan) = match proxy.compare(with_past, with_plan).await {
                 Ok((comparison, plan)) => (Ok(comparison), plan),
                 Err(why) => (Err(why), None),
             };
-            Compared {
+            ComparisonAnswer {
                 name: proxy.address.clone(),
                 answer,
                 plan,

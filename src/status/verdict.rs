@@ -11,7 +11,7 @@ use crate::state_api::v1;
 
 /// The response of one proxy.
 #[derive(Clone, Debug)]
-pub struct Compared {
+pub struct ComparisonAnswer {
     /// Its pod or its address.
     pub name: String,
     /// `None` if it is too old to report counts; an error if it did not respond.
@@ -33,7 +33,7 @@ pub struct CommandAnalysis {
 /// The margins in the plans of these proxies: each once, with the name of the first proxy that has it. A proxy without an
 /// analysis, or too old to report one, has the defaults.
 #[must_use]
-pub fn margins(answers: &[Compared]) -> Vec<(&str, Margins)> {
+pub fn margins(answers: &[ComparisonAnswer]) -> Vec<(&str, Margins)> {
     let mut all: Vec<(&str, Margins)> = Vec::new();
     for (name, reported) in answers.iter().filter_map(comparison) {
         let margins = reported.margins.as_ref();
@@ -60,7 +60,7 @@ impl CommandAnalysis {
 
     /// Analyses what the proxies remember of the last minutes.
     #[must_use]
-    pub fn past(&mut self, answers: &[Compared]) -> AnalysisReport {
+    pub fn past(&mut self, answers: &[ComparisonAnswer]) -> AnalysisReport {
         let answers = distinct(answers);
         let past = answers.iter().copied().filter_map(comparison);
         let past = past.map(|(_, reported)| reported.past()).collect();
@@ -71,7 +71,7 @@ impl CommandAnalysis {
     /// Adds what the proxies have counted until `now`, from any monotonic clock, and analyses everything since the first look, or
     /// since a proxy's plan named a different new generation.
     #[must_use]
-    pub fn observe(&mut self, answers: &[Compared], now: Duration) -> AnalysisReport {
+    pub fn observe(&mut self, answers: &[ComparisonAnswer], now: Duration) -> AnalysisReport {
         let answers = distinct(answers);
         let reported: Vec<_> = answers.iter().copied().filter_map(comparison).collect();
         let begun = reported
@@ -101,7 +101,7 @@ impl CommandAnalysis {
         last.is_some_and(|last| last != reported.series)
     }
 
-    fn report(&self, report: Report, answers: &[&Compared]) -> AnalysisReport {
+    fn report(&self, report: Report, answers: &[&ComparisonAnswer]) -> AnalysisReport {
         let silent = answers.iter().filter_map(|proxy| match &proxy.answer {
             Ok(Some(_)) => None,
             Ok(None) => Some(format!("{}: too old to be compared", proxy.name)),
@@ -133,9 +133,9 @@ impl CommandAnalysis {
 }
 
 /// One response per process: a process that was asked at two addresses must not count twice.
-fn distinct(answers: &[Compared]) -> Vec<&Compared> {
+fn distinct(answers: &[ComparisonAnswer]) -> Vec<&ComparisonAnswer> {
     let mut seen = BTreeSet::new();
-    let is_first = |proxy: &&Compared| {
+    let is_first = |proxy: &&ComparisonAnswer| {
         let process = comparison(proxy).and_then(|(_, reported)| reported.process.as_ref());
         let started = process.and_then(|process| Some((&*process.name, process.started?)));
         seen.insert(match started {
@@ -147,8 +147,8 @@ fn distinct(answers: &[Compared]) -> Vec<&Compared> {
 }
 
 /// What each proxy does, unless all have the same plan. If not, the figures belong to different splits or updates.
-fn disagreement(answers: &[&Compared]) -> Vec<String> {
-    let have_plan = |proxy: &&&Compared| proxy.plan.is_some();
+fn disagreement(answers: &[&ComparisonAnswer]) -> Vec<String> {
+    let have_plan = |proxy: &&&ComparisonAnswer| proxy.plan.is_some();
     let answers: Vec<_> = answers.iter().filter(have_plan).collect();
     let mut plans = answers.iter().filter_map(|proxy| proxy.plan.as_ref());
     let Some(first) = plans.next() else {
@@ -181,7 +181,7 @@ fn update_of(plan: &v1::Plan) -> Option<&str> {
     plan.resource.as_ref()?.name.as_deref()
 }
 
-fn described(proxy: &Compared) -> Option<String> {
+fn described(proxy: &ComparisonAnswer) -> Option<String> {
     let plan = proxy.plan.as_ref()?;
     let update = update_of(plan).map(|name| format!(", by update {name}"));
     Some(format!(
@@ -193,7 +193,7 @@ fn described(proxy: &Compared) -> Option<String> {
     ))
 }
 
-fn comparison(proxy: &Compared) -> Option<(&str, &v1::Comparison)> {
+fn comparison(proxy: &ComparisonAnswer) -> Option<(&str, &v1::Comparison)> {
     let reported = proxy.answer.as_ref().ok()?.as_ref()?;
     Some((&proxy.name, reported))
 }
@@ -253,8 +253,8 @@ mod tests {
         }
     }
 
-    fn answer(name: &str, answer: Result<Option<v1::Comparison>, String>) -> Compared {
-        Compared {
+    fn answer(name: &str, answer: Result<Option<v1::Comparison>, String>) -> ComparisonAnswer {
+        ComparisonAnswer {
             name: name.to_owned(),
             answer,
             plan: None,
@@ -314,7 +314,7 @@ mod tests {
             let mut reported = reported([900, 100], 5, 500, &[(120, 1), (60, 2), (0, 3)]);
             reported.process.as_mut().unwrap().name = name.to_owned();
             reported.rolled_back = rolled_back.to_owned();
-            Compared {
+            ComparisonAnswer {
                 plan: Some(v1::Plan {
                     weights: Some(v1::Weights { old, new }),
                     percent: 100 * new / (old + new),

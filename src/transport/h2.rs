@@ -31,7 +31,7 @@ use tokio::time::{Instant, Sleep};
 use self::queue::Queue;
 use crate::memory::{Budget, FREE};
 
-pub use self::counted::Counted;
+pub use self::counted::CountedTransport;
 pub use self::error::Http2Error;
 pub use self::frame_tracker::PREFACE;
 pub use self::frames::Broken;

@@ -18,7 +18,7 @@ use super::Error;
 use super::lifetime::RemainingLifetime;
 use crate::memory::{Budget, Charge, Purpose};
 use crate::transport::Transport;
-use crate::transport::h2::{Counted, KeepAlive, SMALL_FRAMES, Traffic, Window};
+use crate::transport::h2::{CountedTransport, KeepAlive, SMALL_FRAMES, Traffic, Window};
 
 /// Streams on a connection before another connection is opened, unless the server sets a lower limit. Dynamo's frontends allow
 /// 200.
@@ -173,7 +173,7 @@ pub(super) async fn begin(
     if !charge.overdraw(memory, COST, Purpose::Connection) {
         return Err(Error::NoMemory);
     }
-    let (transport, traffic) = Counted::new(transport, memory);
+    let (transport, traffic) = CountedTransport::new(transport, memory);
     let (sender, connection) = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -212,7 +212,7 @@ pub(super) async fn begin(
 }
 
 async fn drive(
-    mut connection: Connection<Counted<Transport>>,
+    mut connection: Connection<CountedTransport<Transport>>,
     traffic: Arc<Traffic>,
     load: Arc<Load>,
     memory: Arc<Budget>,

@@ -20,7 +20,7 @@ pub struct Head {
     pub uri: Uri,
     /// Without hop-by-hop fields and framing.
     pub headers: HeaderMap,
-    pub added: Added,
+    pub added: AddedFields,
     /// The client waits for `100 Continue`, so the model server is asked first (RFC 9110 §10.1.1).
     pub expects_continue: bool,
 }
@@ -28,7 +28,7 @@ pub struct Head {
 /// Fields that the proxy adds to a head. They are kept out of the map until they are written, because inserting them would hash
 /// each name and grow the map.
 #[derive(Clone, Debug, Default)]
-pub struct Added {
+pub struct AddedFields {
     /// The HTTP version in which the proxy received the message, as a gateway must state in `Via` (RFC 9110 §7.6.3).
     pub via: Option<Version>,
     /// This and the following fields are set only if `headers` does not have them.

@@ -11,7 +11,7 @@ use crate::error_chain::error_chain;
 use crate::files::explain;
 use crate::resource::DynamoUpdateConfig;
 use crate::status::{
-    self, AnalysisReport, Cluster, ClusterOptions, CommandAnalysis, Compared, ProxyClients,
+    self, AnalysisReport, Cluster, ClusterOptions, CommandAnalysis, ComparisonAnswer, ProxyClients,
 };
 
 /// The exit status if new is worse. Usage errors have 2.
@@ -86,7 +86,7 @@ impl Source {
     fn margins(
         &self,
         changes: MarginChanges,
-        answers: &[Compared],
+        answers: &[ComparisonAnswer],
     ) -> Result<Margins, status::Error> {
         let mut margins = match self {
             Self::Cluster(_, update) => {
@@ -134,7 +134,7 @@ impl Source {
         analysed.or_failed(self.failed(changes))
     }
 
-    async fn compare(&mut self, with_past: bool) -> Result<Vec<Compared>, status::Error> {
+    async fn compare(&mut self, with_past: bool) -> Result<Vec<ComparisonAnswer>, status::Error> {
         match self {
             Self::Proxies(proxies) => Ok(proxies.compare(with_past).await),
             Self::Cluster(cluster, update) => cluster.compare(update, with_past).await,

@@ -9,7 +9,7 @@ const MISSED: u32 = 2;
 
 /// The known state of a frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served {
+pub struct FrontendReport {
     /// The models that it is proven to serve.
     pub models: BTreeSet<String>,
     /// Whether a model is being probed for the first time.
@@ -25,12 +25,12 @@ pub struct Served {
     /// Whether its responses come through a crossfade proxy.
     pub is_proxied: bool,
     /// Why it could not be polled.
-    pub error: Option<Missing>,
+    pub error: Option<FailedQuery>,
 }
 
 /// A missing response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct FailedQuery {
     pub why: String,
     pub how: QueryFailure,
 }
@@ -49,14 +49,14 @@ pub enum QueryFailure {
 /// Decides which poll results to report.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    last: Option<Served>,
+    last: Option<FrontendReport>,
     pub missed: u32,
 }
 
-impl Served {
+impl FrontendReport {
     /// Equal except for the text of a failure.
     fn is_as_good_as(&self, other: &Self) -> bool {
-        let how = |served: &Self| served.error.as_ref().map(|missing| missing.how);
+        let how = |report: &Self| report.error.as_ref().map(|missing| missing.how);
         how(self) == how(other)
             && self.is_trying == other.is_trying
             && self.left_out == other.left_out
@@ -73,22 +73,25 @@ impl Reading {
     ///
     /// A failure, or a first result without a model, is believed only when it repeats: a response can get lost, and a
     /// frontend that has just started serves no model for a moment.
-    pub fn take(&mut self, answer: Result<Served, Missing>) -> Option<(Served, bool)> {
-        let lacks = |served: &Served| served.models.is_empty() && !served.is_trying;
+    pub fn take(
+        &mut self,
+        answer: Result<FrontendReport, FailedQuery>,
+    ) -> Option<(FrontendReport, bool)> {
+        let lacks = |report: &FrontendReport| report.models.is_empty() && !report.is_trying;
         let is_missing = answer
             .as_ref()
-            .map_or(true, |served| self.last.is_none() && lacks(served));
+            .map_or(true, |report| self.last.is_none() && lacks(report));
         self.missed = if is_missing { self.missed + 1 } else { 0 };
         if is_missing && self.missed < MISSED {
             return None;
         }
-        let served = answer.unwrap_or_else(|missing| {
+        let report = answer.unwrap_or_else(|missing| {
             // The frontend was not reached, so what was known before still holds.
             let known = self
                 .last
                 .as_ref()
                 .filter(|_| missing.how == QueryFailure::NotSent);
-            Served {
+            FrontendReport {
                 error: Some(missing),
                 ..known.cloned().unwrap_or_default()
             }
@@ -96,9 +99,9 @@ impl Reading {
         let is_changed = self
             .last
             .as_ref()
-            .is_none_or(|last| !last.is_as_good_as(&served));
-        self.last = Some(served.clone());
-        Some((served, is_changed))
+            .is_none_or(|last| !last.is_as_good_as(&report));
+        self.last = Some(report.clone());
+        Some((report, is_changed))
     }
 }
 
@@ -106,21 +109,21 @@ impl Reading {
 mod tests {
     use super::*;
 
-    /// What is reported after each poll: a model, `-` for no model, `!` for error, `.` if nothing is reported.
+    /// What is reported after each poll: a model, `-` for no model, `!` for an error, `.` if nothing is reported.
     fn results(answers: &[Result<&str, ()>]) -> Vec<String> {
         let mut reading = Reading::default();
         let take = |answer: &Result<&str, ()>| {
-            let served = answer.map(|models| Served {
+            let report = answer.map(|models| FrontendReport {
                 models: models.split_whitespace().map(str::to_owned).collect(),
-                ..Served::default()
+                ..FrontendReport::default()
             });
-            let results = reading.take(served.map_err(|()| Missing {
+            let results = reading.take(report.map_err(|()| FailedQuery {
                 why: "late".to_owned(),
                 how: QueryFailure::NoResponse,
             }));
             results.map_or_else(
                 || ".".to_owned(),
-                |(served, _)| match (served.models.into_iter().next(), served.error) {
+                |(report, _)| match (report.models.into_iter().next(), report.error) {
                     (Some(model), None) => model,
                     (None, Some(_)) => "!".to_owned(),
                     _ => "-".to_owned(),
@@ -153,14 +156,14 @@ mod tests {
     fn frontends_that_cannot_be_queried_keep_their_known_models() {
         let mut reading = Reading::default();
         let missing = || {
-            Err(Missing {
+            Err(FailedQuery {
                 why: "Too many open files".to_owned(),
                 how: QueryFailure::NotSent,
             })
         };
-        let serves = Served {
+        let serves = FrontendReport {
             models: ["a".to_owned()].into(),
-            ..Served::default()
+            ..FrontendReport::default()
         };
         reading.take(Ok(serves.clone()));
         assert_eq!(reading.take(missing()), None);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Observed, Observer, ProxyPod};
-use crate::controller::comparisons::{self, Compared};
+use crate::controller::comparisons::{self, ReportedCounts};
 use crate::controller::parsed::ParsedUpdate;
 use crate::controller::poller::Pace;
 use crate::rollout::ObservedProxy;
@@ -18,7 +18,7 @@ pub(in crate::controller) struct ProxyComparison {
 
 #[derive(Clone, Debug)]
 pub(in crate::controller) enum ComparisonResult {
-    Counts(Compared),
+    Counts(ReportedCounts),
     /// It has just been asked.
     NotYet,
     /// It reports nothing, or nothing about this update, for this reason.

@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 
 use super::super::endpoints::{self, Endpoint};
 use super::super::http::FrontendAddress;
-use super::super::models::{self, QueryFailure, Served};
+use super::super::models::{self, FrontendReport, QueryFailure};
 use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::super::poller::Pace;
@@ -99,7 +99,7 @@ impl Observer {
         frontend: FrontendAddress,
         polled: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
-    ) -> Option<Served> {
+    ) -> Option<FrontendReport> {
         // Each namespace polls for itself, within its own limits.
         let namespace = &parsed.key.namespace;
         let name = self.polled_as(&frontend, namespace);
@@ -210,7 +210,7 @@ impl Observer {
     }
 }
 
-fn frontend(served: Served) -> Frontend {
+fn frontend(served: FrontendReport) -> Frontend {
     let answer = match served.error {
         Some(missing) => match missing.how {
             QueryFailure::NotSent => QueryResult::NotQueried(missing.why),

@@ -19,7 +19,7 @@ const TEMPLATES: [&str; 3] = [
 ];
 
 /// An object with its kind.
-struct Known {
+struct PossibleOwner {
     kind: &'static str,
     object: Object,
 }
@@ -29,7 +29,7 @@ struct Known {
 pub(super) struct Owners {
     /// The API group and kind of each kind that is read.
     kinds: BTreeSet<(&'static str, &'static str)>,
-    by_uid: HashMap<String, Known>,
+    by_uid: HashMap<String, PossibleOwner>,
 }
 
 impl Owners {
@@ -38,7 +38,7 @@ impl Owners {
         self.kinds.insert((group, kind));
         for object in objects {
             if let Some(uid) = object.metadata.uid.clone() {
-                self.by_uid.insert(uid, Known { kind, object });
+                self.by_uid.insert(uid, PossibleOwner { kind, object });
             }
         }
     }
@@ -108,7 +108,7 @@ impl Owners {
     }
 }
 
-impl Known {
+impl PossibleOwner {
     fn makes_pods(&self) -> bool {
         !matches!(self.kind, "Pod" | "Service")
     }

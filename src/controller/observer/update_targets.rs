@@ -23,11 +23,11 @@ pub(super) struct UpdateTargets {
 }
 
 /// The cached state of an update: its `resourceVersion` and its targets.
-type Known = (Option<String>, Arc<UpdateTargets>);
+type CachedTargets = (Option<String>, Arc<UpdateTargets>);
 
 /// Where the updates send requests, by `metadata.uid` and by whether they may name targets anywhere.
 #[derive(Default)]
-pub(super) struct UpdateTargetsCache(Mutex<HashMap<(String, bool), Known>>);
+pub(super) struct UpdateTargetsCache(Mutex<HashMap<(String, bool), CachedTargets>>);
 
 impl UpdateTargetsCache {
     /// Where an update that may use the targets of `scope` sends requests.

@@ -9,7 +9,7 @@ use super::super::{Key, apply};
 use super::events::{self, About};
 use super::frontends::Owner;
 use super::objects::Objects;
-use super::write::{Writer, Written};
+use super::write::{Writer, WrittenObject};
 use super::{ReconcileContext, revisions, status};
 use crate::k8s::workloads::of_kind;
 use crate::k8s::{Notice, Object};
@@ -71,7 +71,7 @@ pub(super) struct Work {
 
 /// The result of some work.
 pub(in crate::controller) struct Done {
-    pub(super) written: Vec<Written>,
+    pub(super) written: Vec<WrittenObject>,
     /// The rollout after its status was written.
     pub object: Option<Object>,
     /// Why the rest was not done.

@@ -20,7 +20,7 @@ const MARK_RETRY_DELAY: Duration = Duration::from_secs(600);
 
 /// What this process knows about a rollout. None of it needs to survive a restart.
 #[derive(Default)]
-pub(super) struct Tracked {
+pub(super) struct TrackedRollout {
     /// The rollout. For a different rollout with the same name, tracking starts over.
     pub uid: Option<String>,
     /// The object that was last written, which the watch may not have delivered yet.

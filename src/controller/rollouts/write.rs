@@ -26,7 +26,7 @@ use crate::scaling::Sizes;
 
 /// A written object, which a watch must show before the next decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct WrittenObject {
     pub kind: String,
     pub name: String,
     pub version: u64,
@@ -71,7 +71,7 @@ impl Writer {
         before: Option<&Object>,
         (spec, annotations): (&Json, &Json),
         manager: &str,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenObject, Error> {
         let (namespace, name) = (
             rollout.metadata.namespace.as_deref().unwrap_or_default(),
             rollout.metadata.name.as_deref().unwrap_or_default(),
@@ -113,7 +113,7 @@ impl Writer {
         key: &Key,
         (objects, sizes): (&Objects, &Sizes),
         manager: &str,
-        done: &mut Vec<(Role, u32, Written)>,
+        done: &mut Vec<(Role, u32, WrittenObject)>,
     ) -> Result<(), Error> {
         for (role, (kind, scaled)) in objects {
             let Some(size) = sizes.get(role).filter(|size| **size != scaled.part.desired) else {
@@ -129,7 +129,7 @@ impl Writer {
                     let patch = scale_patch(version, size);
                     let patch = Patch::Merge(&patch);
                     let scale = self.0.write(api.patch_scale(name, &params, &patch)).await?;
-                    Written {
+                    WrittenObject {
                         kind: resource.kind.clone(),
                         name: name.to_owned(),
                         version: version_number(scale.metadata.resource_version.as_deref()),
@@ -156,7 +156,7 @@ impl Writer {
         service: &Object,
         selector: &BTreeMap<String, String>,
         manager: &str,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenObject, Error> {
         let metadata = &service.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
@@ -183,7 +183,7 @@ impl Writer {
     ///
     /// # Errors
     /// Why it was not created. [`Error::Changed`] if it already exists.
-    pub async fn keep(&self, key: &Key, revision: &Json) -> Result<Written, Error> {
+    pub async fn keep(&self, key: &Key, revision: &Json) -> Result<WrittenObject, Error> {
         let kind = revisions::resource();
         let api = self.0.api(&key.namespace, &kind)?;
         let object = serde_json::from_value(revision.clone());
@@ -220,7 +220,7 @@ impl Writer {
     ///
     /// # Errors
     /// Why it was not marked.
-    pub async fn mark(&self, pod: &Object, manager: &str) -> Result<Written, Error> {
+    pub async fn mark(&self, pod: &Object, manager: &str) -> Result<WrittenObject, Error> {
         let metadata = &pod.metadata;
         let kind = workloads::pods_resource();
         let api = self
@@ -303,8 +303,8 @@ fn scale_patch(version: &str, size: u32) -> Json {
     json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": size}})
 }
 
-fn shown(kind: &ApiResource, object: &DynamicObject) -> Written {
-    Written {
+fn shown(kind: &ApiResource, object: &DynamicObject) -> WrittenObject {
+    WrittenObject {
         kind: kind.kind.clone(),
         name: object.metadata.name.clone().unwrap_or_default(),
         version: resource_version(object),

@@ -47,11 +47,11 @@ pub(super) struct PlanFile {
     /// Why its text could not be read. The next check tries again, because such a problem may end without a change of the file.
     unreadable: Option<Problems>,
     /// Since when there is no such file.
-    missing: Option<Missing>,
+    missing: Option<MissingFile>,
 }
 
 #[derive(Debug)]
-struct Missing {
+struct MissingFile {
     since: Instant,
     is_reported: bool,
 }
@@ -169,7 +169,7 @@ impl PlanFile {
 
     /// Reports, once, that the file is missing and not just about to be replaced.
     fn lost(&mut self) -> Option<SourceEvent> {
-        let missing = self.missing.get_or_insert_with(|| Missing {
+        let missing = self.missing.get_or_insert_with(|| MissingFile {
             since: Instant::now(),
             is_reported: false,
         });

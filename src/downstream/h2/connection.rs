@@ -19,7 +19,7 @@ use crate::downstream::limits::{Limits, should_reconnect};
 use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::Budget;
 use crate::snapshot::SnapshotStore;
-use crate::transport::h2::{Counted, Http2Error, KeepAlive, Traffic, Window};
+use crate::transport::h2::{CountedTransport, Http2Error, KeepAlive, Traffic, Window};
 use crate::transport::reclaimable::Reclaimable;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 use crate::transport::{Prefixed, deadline};
@@ -106,7 +106,7 @@ impl Resets {
     }
 }
 
-type ClientTransport = Counted<Reclaimable<Prefixed<WriteTimeout>>>;
+type ClientTransport = CountedTransport<Reclaimable<Prefixed<WriteTimeout>>>;
 
 /// A connection that is being served.
 struct Connection<'a, S> {

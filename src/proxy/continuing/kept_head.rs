@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
-use crate::upstream::{Added, Head, Proto, X_REQUEST_ID};
+use crate::upstream::{AddedFields, Head, Proto, X_REQUEST_ID};
 
 /// Names that most requests have. Each takes one byte.
 const COMMON: [&str; 22] = [
@@ -84,7 +84,7 @@ impl KeptHead {
             method: method.expect("it was the method of a head"),
             uri: uri.expect("it was the target of a head"),
             headers,
-            added: Added {
+            added: AddedFields {
                 via: self.via,
                 forwarded_for: forwarded_for.and_then(|list| HeaderValue::from_bytes(list).ok()),
                 forwarded_proto: self.forwarded_proto,
@@ -172,7 +172,7 @@ mod tests {
                 method: Method::POST,
                 uri: Uri::from_static("/v1/chat/completions?a=%20b"),
                 headers: headers.clone(),
-                added: Added {
+                added: AddedFields {
                     via: Some(Version::HTTP_2),
                     forwarded_for,
                     forwarded_proto: Some(Proto::Https),

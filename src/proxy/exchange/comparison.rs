@@ -9,7 +9,7 @@ use crate::telemetry::strata::{AttemptResult, Record};
 
 /// How a request is compared.
 #[derive(Clone, Copy)]
-pub(super) struct Compared {
+pub(super) struct ComparedExchange {
     /// The size class of its body.
     size: u8,
     /// The series of counts in which it began.
@@ -28,7 +28,7 @@ impl Exchange {
         let is_first = |session| metrics.sessions.is_first(session, second);
         if self.assignment.open_to_split() && session.is_none_or(is_first) {
             let series = self.context.metrics.strata.series();
-            self.compared = Some(Compared {
+            self.compared = Some(ComparedExchange {
                 size,
                 series,
                 in_session: session.is_some(),

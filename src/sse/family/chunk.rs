@@ -67,7 +67,7 @@ pub(super) fn is_not_empty(text: Option<&[u8]>) -> bool {
 /// The fields of a chunk that determine which choices it opens.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Opened<'a> {
+struct OpeningFields<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     choices: Option<Vec<OpenedChoice>>,
@@ -91,7 +91,7 @@ pub(super) fn starts(event: &Event<'_>) -> Vec<Start> {
     if is_keep_alive(event) {
         return Vec::new();
     }
-    let opened: Opened<'_> = serde_json::from_slice(event.data).unwrap_or_default();
+    let opened: OpeningFields<'_> = serde_json::from_slice(event.data).unwrap_or_default();
     // An ID that is not a string is treated as absent.
     let id: Option<Box<str>> = opened.id.and_then(|id| serde_json::from_str(id.get()).ok());
     let start = |kind, index| {

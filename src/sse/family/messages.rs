@@ -33,7 +33,7 @@ struct Inner<'a> {
 /// The fields of an event that determine what it opens.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Opened {
+struct OpeningFields {
     index: u32,
     content_block: Part,
 }
@@ -41,7 +41,7 @@ struct Opened {
 /// The content in an event that opens something.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Carried {
+struct OpeningContent {
     message: Payload,
     content_block: Payload,
 }
@@ -65,7 +65,7 @@ impl Family for Messages {
         let is_blank = || {
             // An event that cannot be parsed may have content.
             let carried = serde_json::from_slice(event.data);
-            carried.is_ok_and(|carried: Carried| {
+            carried.is_ok_and(|carried: OpeningContent| {
                 carried.message.is_blank() && carried.content_block.is_blank()
             })
         };
@@ -87,7 +87,7 @@ impl Family for Messages {
         if kind != "content_block_start" {
             return vec![Start::new(kind, [0, 0])];
         }
-        let opened: Opened = serde_json::from_slice(event.data).unwrap_or_default();
+        let opened: OpeningFields = serde_json::from_slice(event.data).unwrap_or_default();
         vec![Start::new(kind, [opened.index, 0]).block(opened.content_block)]
     }
 

@@ -30,7 +30,7 @@ struct ErrorForm<'a> {
 /// The fields of an event that determine what it opens.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Opened {
+struct OpeningFields {
     response: Part,
     item: Part,
     part: Part,
@@ -42,7 +42,7 @@ struct Opened {
 /// The content in an event that opens something.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Carried {
+struct OpeningContent {
     item: Payload,
     part: Payload,
 }
@@ -76,7 +76,9 @@ impl Family for Responses {
         let is_blank = || {
             // An event that cannot be parsed may have content.
             let carried = serde_json::from_slice(event.data);
-            carried.is_ok_and(|carried: Carried| carried.item.is_blank() && carried.part.is_blank())
+            carried.is_ok_and(|carried: OpeningContent| {
+                carried.item.is_blank() && carried.part.is_blank()
+            })
         };
         opening(event).is_some() && is_blank()
     }
@@ -90,7 +92,7 @@ impl Family for Responses {
         if kind.is_none() && !is_keep_alive(event) {
             return Vec::new();
         }
-        let opened: Opened = serde_json::from_slice(event.data).unwrap_or_default();
+        let opened: OpeningFields = serde_json::from_slice(event.data).unwrap_or_default();
         let (item, part) = (opened.output_index, opened.content_index);
         let Some(kind) = kind else {
             // Its number counts like the others.

@@ -59,7 +59,7 @@ impl SpanQueue {
             counts,
         });
         let (exporter, failure) = exporter::build(settings)?;
-        let exporter = Counted {
+        let exporter = CountedExporter {
             exporter,
             failure,
             room: Arc::clone(&room),
@@ -106,7 +106,7 @@ impl QueueCapacity {
 
 /// An exporter that counts successes and failures and logs them at intervals.
 #[derive(Debug)]
-struct Counted<E> {
+struct CountedExporter<E> {
     exporter: E,
     failure: LastFailure,
     room: Arc<QueueCapacity>,
@@ -114,7 +114,7 @@ struct Counted<E> {
     last_logged: Mutex<Option<Instant>>,
 }
 
-impl<E> Counted<E> {
+impl<E> CountedExporter<E> {
     fn record(&self, result: &OTelSdkResult) {
         let cause = self.failure.take();
         let Ok(mut last_logged) = self.last_logged.lock() else {
@@ -135,7 +135,7 @@ impl<E> Counted<E> {
     }
 }
 
-impl<E: SpanExporter> SpanExporter for Counted<E> {
+impl<E: SpanExporter> SpanExporter for CountedExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
         let result = self.exporter.export(batch).await;

@@ -31,7 +31,7 @@ fn size(count: u64) -> usize {
 }
 
 /// A transport whose traffic is counted.
-pub struct Counted<T> {
+pub struct CountedTransport<T> {
     transport: T,
     traffic: Arc<Traffic>,
     frames: FrameTracker,
@@ -85,7 +85,7 @@ impl SplitHead {
     }
 }
 
-impl<T> Counted<T> {
+impl<T> CountedTransport<T> {
     /// Unfinished frames are charged to `memory`.
     pub fn new(transport: T, memory: &Arc<Budget>) -> (Self, Arc<Traffic>) {
         let traffic = Arc::<Traffic>::default();
@@ -201,7 +201,7 @@ impl<T> Counted<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CountedTransport<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -243,7 +243,7 @@ enum Passed {
     Nothing,
 }
 
-impl<T: AsyncRead + Unpin> Counted<T> {
+impl<T: AsyncRead + Unpin> CountedTransport<T> {
     fn poll_read_frames(
         &mut self,
         cx: &mut Context<'_>,
@@ -296,7 +296,7 @@ impl<T: AsyncRead + Unpin> Counted<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CountedTransport<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -356,7 +356,7 @@ mod tests {
     /// the connection receives nothing more.
     fn polls(frame: Vec<u8>, bytes: usize) -> Option<u32> {
         let budget = Budget::new(usize::MAX);
-        let (mut counted, traffic) = Counted::new(Endless(frame), &budget);
+        let (mut counted, traffic) = CountedTransport::new(Endless(frame), &budget);
         let mut received = 0;
         let flood = Arc::clone(&traffic);
         let polls = polls_of_the_sockets(move |cx| {
@@ -446,7 +446,7 @@ mod tests {
             ..Pieces::default()
         };
         let room = Arc::clone(&pieces.room);
-        let (mut counted, _) = Counted::new(pieces, &Budget::new(usize::MAX));
+        let (mut counted, _) = CountedTransport::new(pieces, &Budget::new(usize::MAX));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut buffer = [0; 8 * 1024];
         while Pin::new(&mut counted)

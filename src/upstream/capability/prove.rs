@@ -18,7 +18,7 @@ use crate::transport::deadline;
 use crate::upstream::endpoint::InFlight;
 use crate::upstream::kept::{Connection, Slot};
 use crate::upstream::lifetime::RemainingLifetime;
-use crate::upstream::{Added, Endpoint, Error, Head, Outgoing, Pool};
+use crate::upstream::{AddedFields, Endpoint, Error, Head, Outgoing, Pool};
 
 /// The guard header, which prevents other proxies of the update from forwarding a request again.
 pub type GuardField = (HeaderName, HeaderValue);
@@ -230,7 +230,7 @@ fn own_head(endpoint: &Endpoint, method: Method, path: &'static str) -> Head {
         method,
         uri: Uri::from_static(path),
         headers,
-        added: Added::default(),
+        added: AddedFields::default(),
         expects_continue: false,
     }
 }

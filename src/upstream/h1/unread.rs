@@ -53,7 +53,7 @@ mod tests {
     use crate::request_body::RequestBody;
     use crate::transport::Transport;
     use crate::upstream::endpoint::{Endpoint, InFlight};
-    use crate::upstream::{Added, Error, Head, Outgoing};
+    use crate::upstream::{AddedFields, Error, Head, Outgoing};
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -70,7 +70,7 @@ mod tests {
             method: Method::POST,
             uri: Uri::from_static("/"),
             headers: HeaderMap::new(),
-            added: Added::default(),
+            added: AddedFields::default(),
             expects_continue: false,
         };
         let outgoing = Outgoing {
