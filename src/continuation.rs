@@ -20,7 +20,7 @@ mod tests;
 
 pub use capability::{Capability, Probe};
 pub use request::Request;
-pub use sent::{Opening, Resumption, Rewritten, Sent};
+pub use sent::{JoinAction, Resumption, Rewritten, Sent};
 
 /// Where a broken stream may be continued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use self::event_template::{EventTemplate, FIELDS, MODEL};
 use self::joined::Joined;
-pub use self::joined::{Opening, Rewritten};
+pub use self::joined::{JoinAction, Rewritten};
 use super::blocks::Blocks;
 use super::chunk::{BlockEvent, Chunk};
 use super::json;

@@ -223,49 +223,49 @@ fn a_second_server_begins_where_the_first_broke_off() {
         (
             Resumption::Continue,
             delta("b", r#"{"role":"assistant","content":""}"#),
-            Opening::Skip { token: false },
+            JoinAction::Skip { token: false },
         ),
         (
             Resumption::Continue,
             r#"{"choices":[],"usage":null}"#.into(),
-            Opening::Skip { token: false },
+            JoinAction::Skip { token: false },
         ),
         (
             Resumption::Continue,
             delta("b", r#"{"content":"y"}"#),
-            Opening::Begin,
+            JoinAction::Begin,
         ),
         (
             Resumption::Continue,
             r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#.into(),
-            Opening::Begin,
+            JoinAction::Begin,
         ),
         (
             Resumption::Continue,
             delta("b", r#"{"tool_calls":[{"index":0}]}"#),
-            Opening::Begin,
+            JoinAction::Begin,
         ),
         (
             Resumption::Continue,
             think.clone(),
-            Opening::Refuse(ContinuationReason::Reasoning),
+            JoinAction::Refuse(ContinuationReason::Reasoning),
         ),
-        (Resumption::Resend, think, Opening::Skip { token: true }),
-        (Resumption::Resend, both.clone(), Opening::Begin),
+        (Resumption::Resend, think, JoinAction::Skip { token: true }),
+        (Resumption::Resend, both.clone(), JoinAction::Begin),
         (
             Resumption::Continue,
             both,
-            Opening::Refuse(ContinuationReason::Reasoning),
+            JoinAction::Refuse(ContinuationReason::Reasoning),
         ),
         (
             Resumption::Continue,
             "[DONE]".into(),
-            Opening::Refuse(ContinuationReason::AttemptsFailed),
+            JoinAction::Refuse(ContinuationReason::AttemptsFailed),
         ),
         (
             Resumption::Continue,
             r#"{"error":{"code":503}}"#.into(),
-            Opening::Refuse(ContinuationReason::AttemptsFailed),
+            JoinAction::Refuse(ContinuationReason::AttemptsFailed),
         ),
     ] {
         assert_eq!(

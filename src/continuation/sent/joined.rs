@@ -10,7 +10,7 @@ use crate::sse::{Api, Usage};
 
 /// How to treat an event at the beginning of another server's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum JoinAction {
     /// The client already has it, or does not need it. `token`: the model generated something for it.
     Skip { token: bool },
     /// It continues the response.
@@ -91,25 +91,25 @@ impl Joined {
 impl Sent {
     /// Classifies the data of an event at the beginning of another server's stream that was requested with `resumption`.
     #[must_use]
-    pub fn opening(&self, resumption: Resumption, data: &[u8]) -> Opening {
+    pub fn opening(&self, resumption: Resumption, data: &[u8]) -> JoinAction {
         let Some(chunk) = event::read(self.api, data) else {
             return match event::is_blank(data) {
-                true => Opening::Skip { token: false },
-                false => Opening::Refuse(ContinuationReason::AttemptsFailed),
+                true => JoinAction::Skip { token: false },
+                false => JoinAction::Refuse(ContinuationReason::AttemptsFailed),
             };
         };
         if chunk.reasoning && chunk.other.is_none() {
             if resumption == Resumption::Continue || self.api == Api::Messages {
-                return Opening::Refuse(ContinuationReason::Reasoning);
+                return JoinAction::Refuse(ContinuationReason::Reasoning);
             }
             if chunk.text.is_none() && !chunk.finish {
-                return Opening::Skip { token: true };
+                return JoinAction::Skip { token: true };
             }
         }
         if chunk.is_preamble() {
-            return Opening::Skip { token: false };
+            return JoinAction::Skip { token: false };
         }
-        Opening::Begin
+        JoinAction::Begin
     }
 
     /// Another server continues the stream. It generated `skipped` tokens that are not sent to the client.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{events, passed};
-use crate::continuation::{ContinuationReason, Opening, Request, Resumption, Sent};
+use crate::continuation::{ContinuationReason, JoinAction, Request, Resumption, Sent};
 use crate::sse::{Api, Usage};
 
 const BODY: &str =
@@ -134,27 +134,27 @@ fn the_sent_part_decides_what_to_request() {
 fn a_second_server_begins_where_the_first_broke_off() {
     let first = sent(&[START, OPEN, &delta(0, "x")]);
     for (data, expected) in [
-        (START, Opening::Skip { token: false }),
-        (r#"{"type":"ping"}"#, Opening::Skip { token: false }),
-        (OPEN, Opening::Skip { token: false }),
-        (&delta(0, ""), Opening::Skip { token: false }),
-        (&delta(0, " "), Opening::Begin),
-        (CLOSE, Opening::Begin),
+        (START, JoinAction::Skip { token: false }),
+        (r#"{"type":"ping"}"#, JoinAction::Skip { token: false }),
+        (OPEN, JoinAction::Skip { token: false }),
+        (&delta(0, ""), JoinAction::Skip { token: false }),
+        (&delta(0, " "), JoinAction::Begin),
+        (CLOSE, JoinAction::Begin),
         (
             r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use"}}"#,
-            Opening::Begin,
+            JoinAction::Begin,
         ),
         (
             r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#,
-            Opening::Begin,
+            JoinAction::Begin,
         ),
         (
             r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking"}}"#,
-            Opening::Refuse(ContinuationReason::Reasoning),
+            JoinAction::Refuse(ContinuationReason::Reasoning),
         ),
         (
             r#"{"type":"error","error":{"type":"api_error"}}"#,
-            Opening::Refuse(ContinuationReason::AttemptsFailed),
+            JoinAction::Refuse(ContinuationReason::AttemptsFailed),
         ),
     ] {
         for resumption in [Resumption::Continue, Resumption::Resend] {
@@ -278,9 +278,9 @@ proptest! {
         for data in events(&bytes) {
             if !begun {
                 match sent.opening(resumption, &data) {
-                    Opening::Skip { .. } => continue,
-                    Opening::Begin => {}
-                    Opening::Refuse(reason) => panic!("{reason:?}"),
+                    JoinAction::Skip { .. } => continue,
+                    JoinAction::Begin => {}
+                    JoinAction::Refuse(reason) => panic!("{reason:?}"),
                 }
                 begun = true;
                 sent.join(resumption, 0);

@@ -176,9 +176,9 @@ proptest! {
         for data in events(&bytes) {
             if !begun {
                 match sent.opening(resumption, &data) {
-                    Opening::Skip { .. } => continue,
-                    Opening::Begin => {}
-                    Opening::Refuse(reason) => panic!("{reason:?}"),
+                    JoinAction::Skip { .. } => continue,
+                    JoinAction::Begin => {}
+                    JoinAction::Refuse(reason) => panic!("{reason:?}"),
                 }
                 begun = true;
                 sent.join(resumption, 0);

@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 
-use crate::continuation::{ContinuationReason, Opening, Resumption, Sent};
+use crate::continuation::{ContinuationReason, JoinAction, Resumption, Sent};
 use crate::failover::Cause;
 use crate::http1::{NameFilter, NamedFields};
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
@@ -117,20 +117,20 @@ pub async fn begin(
             }
             let opening = match event.has_data {
                 true => sent.opening(resumption, event.data),
-                false => Opening::Skip { token: false },
+                false => JoinAction::Skip { token: false },
             };
             match opening {
-                Opening::Skip { token: true } => {
+                JoinAction::Skip { token: true } => {
                     skipped += 1;
                     if let Some((until, limit)) = &mut silence {
                         *until = Instant::now() + *limit;
                     }
                 }
-                Opening::Skip { token: false } => {
+                JoinAction::Skip { token: false } => {
                     let length = event.end - from;
                     left = left.checked_sub(length).ok_or(NOT_A_CONTINUATION)?;
                 }
-                Opening::Begin => {
+                JoinAction::Begin => {
                     partial.extend_from_slice(&data[from..]);
                     return Ok(Continuation {
                         first: partial.into(),
@@ -139,10 +139,10 @@ pub async fn begin(
                         skipped,
                     });
                 }
-                Opening::Refuse(ContinuationReason::AttemptsFailed) => {
+                JoinAction::Refuse(ContinuationReason::AttemptsFailed) => {
                     return Err(NOT_A_CONTINUATION);
                 }
-                Opening::Refuse(reason) => return Err(NotContinued::GiveUp(reason)),
+                JoinAction::Refuse(reason) => return Err(NotContinued::GiveUp(reason)),
             }
             from = event.end;
             partial.clear();
