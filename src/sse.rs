@@ -17,9 +17,9 @@ mod timeline;
 mod usage;
 
 #[cfg(test)]
-mod corpus;
-#[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod tests;
 
 pub use byte_order_mark::ByteOrderMark;
 pub use decoder::{Decoder, Event, Events};

@@ -8,8 +8,6 @@ mod graph;
 mod grove;
 mod in_place;
 mod leader_worker_set;
-#[cfg(test)]
-mod losses;
 mod metadata;
 mod model_serving;
 mod object;
@@ -154,12 +152,4 @@ pub fn by_name(cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::resource::WORKER_KINDS;
-
-    #[test]
-    fn the_definition_knows_the_kinds_that_can_be_counted_and_no_others() {
-        assert_eq!(ALL.map(|workload| workload.kind()), WORKER_KINDS);
-    }
-}
+mod tests;

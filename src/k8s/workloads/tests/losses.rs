@@ -14,7 +14,7 @@ use kube::client::Body;
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 
-use super::*;
+use super::super::*;
 use crate::k8s::Scope;
 
 type Watch = mpsc::UnboundedSender<Result<Frame<Bytes>, Infallible>>;
@@ -203,7 +203,7 @@ async fn the_loss_of_the_last_worker_needs_no_further_list_for_any_kind() {
         let count = |cache: &Cache| {
             begin(cache);
             match counted_as {
-                Some(kind) => super::count(by_kind(kind).unwrap(), cache, &which),
+                Some(kind) => super::super::count(by_kind(kind).unwrap(), cache, &which),
                 None => by_name(cache, &which),
             }
         };
