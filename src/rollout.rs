@@ -60,7 +60,7 @@
 //!
 //! A failed analysis is remembered in the [`Trial`] of new. It stays, no matter what happens to workers, proxies, the split, or
 //! the controller, until a user requests a retry or the spec names a different new generation. It is written before the split
-//! that follows from it ([`Action::Latch`]): a controller that dies between the two writes does not forget it.
+//! that follows from it ([`Action::RecordFailure`]): a controller that dies between the two writes does not forget it.
 //!
 //! # Losses immediately, gains after a wait
 //!

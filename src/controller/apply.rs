@@ -47,7 +47,7 @@ impl Writer {
         } = update;
         match action {
             Action::SetSplit(desired) => self.split(key, version, *desired).await.map(Some),
-            Action::Latch(memory) => {
+            Action::RecordFailure(memory) => {
                 let status = DynamoUpdateConfigStatus {
                     memory: Some((**memory).clone()),
                     ..status.clone()

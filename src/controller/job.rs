@@ -47,7 +47,7 @@ impl Job {
     pub fn desired(&self) -> Option<DesiredSplit> {
         let mut splits = self.actions.iter().filter_map(|action| match action {
             Action::SetSplit(desired) => Some(*desired),
-            Action::Latch(_) => None,
+            Action::RecordFailure(_) => None,
         });
         splits.next_back()
     }

@@ -16,7 +16,7 @@ pub struct DesiredSplit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Write this memory into the status, which is otherwise left as it is: new has failed the analysis.
-    Latch(Box<Memory>),
+    RecordFailure(Box<Memory>),
     /// Write the split and `oldDraining` into the resource.
     SetSplit(DesiredSplit),
 }
@@ -35,7 +35,7 @@ impl Action {
         match self {
             Self::SetSplit(_) => true,
             // The process remembers it, too, and traffic must not wait for it.
-            Self::Latch(_) => false,
+            Self::RecordFailure(_) => false,
         }
     }
 }

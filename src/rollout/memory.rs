@@ -222,7 +222,7 @@ impl Memory {
         };
         memory.trial.clone_from(&after.trial);
         let is_new = after.trial.has_failed_since(&self.trial);
-        is_new.then(|| Action::Latch(Box::new(memory)))
+        is_new.then(|| Action::RecordFailure(Box::new(memory)))
     }
 
     /// Records the deciding rule and the phase.

@@ -211,7 +211,7 @@ impl Fixture {
                     seen.split_is_ours = true;
                     seen.split_is_incomplete = false;
                 }
-                Action::Latch(memory) => self.memory = (**memory).clone(),
+                Action::RecordFailure(memory) => self.memory = (**memory).clone(),
             }
         }
     }

@@ -97,8 +97,8 @@ impl Simulation {
                 self.past.pop_back();
             }
             // It crashes once it has recorded a failure.
-            2 if matches!(decision.actions.first(), Some(Action::Latch(_))) => {
-                if let Some(Action::Latch(memory)) = decision.actions.first() {
+            2 if matches!(decision.actions.first(), Some(Action::RecordFailure(_))) => {
+                if let Some(Action::RecordFailure(memory)) = decision.actions.first() {
                     self.fixture.memory = (**memory).clone();
                 }
                 self.past.pop_back();

@@ -37,7 +37,7 @@ fn a_failure_sends_all_to_old_at_once_and_is_reported_with_its_figures() {
     );
     assert!(matches!(
         decision.actions[..],
-        [Action::Latch(_), Action::SetSplit(_)]
+        [Action::RecordFailure(_), Action::SetSplit(_)]
     ));
     assert_eq!(reasons(&decision), ["SplitChanged", "AnalysisFailed"]);
     assert_eq!(
@@ -113,7 +113,7 @@ fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bri
 fn a_controller_that_dies_between_the_verdict_and_the_split_continues_from_the_verdict() {
     let mut fixture = analysed(OnFailure::RollBack);
     let decision = with_verdict(&mut fixture, TrialVerdict::Fail).peek();
-    let [Action::Latch(memory), Action::SetSplit(_)] = &decision.actions[..] else {
+    let [Action::RecordFailure(memory), Action::SetSplit(_)] = &decision.actions[..] else {
         panic!("{:?}", decision.actions);
     };
     fixture.memory = (**memory).clone();

@@ -18,7 +18,10 @@ pub(super) fn the_trial_is_kept(before: &Fixture, decision: &Decision, next: Wei
         assert!(
             trial_result.is_some_and(|trial_result| trial_result.verdict == TrialVerdict::Fail)
         );
-        assert!(matches!(decision.actions.first(), Some(Action::Latch(_))));
+        assert!(matches!(
+            decision.actions.first(),
+            Some(Action::RecordFailure(_))
+        ));
     }
     let is_rolled_back = trial.failure.as_ref();
     let is_rolled_back =
