@@ -143,7 +143,7 @@ impl Error {
     /// Whether another endpoint of the same pool can help. Only if no model server saw the request and the failure is specific
     /// to this endpoint or address.
     #[must_use]
-    pub fn another_may_do(&self) -> bool {
+    pub fn is_retryable_on_another_endpoint(&self) -> bool {
         self.nothing_sent()
             && !matches!(
                 self,
@@ -166,7 +166,7 @@ impl Error {
 
     /// How the endpoint failed, or `None` if the failure is not its fault.
     #[must_use]
-    pub const fn of_endpoint(&self) -> Option<EndpointFailure> {
+    pub const fn endpoint_failure(&self) -> Option<EndpointFailure> {
         match self {
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(EndpointFailure::Connect),
             Self::HeadTimeout(_) | Self::Deadline => Some(EndpointFailure::Timeout),
@@ -194,7 +194,7 @@ impl Error {
 impl Error {
     /// A description for clients. It does not reveal the addresses of model servers.
     #[must_use]
-    pub fn in_general(&self) -> &'static str {
+    pub fn client_message(&self) -> &'static str {
         match self {
             Self::NoEndpoint => "no endpoint is known",
             Self::Ejected => "no endpoint is healthy",

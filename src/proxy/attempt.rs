@@ -248,7 +248,7 @@ impl<O: OldBackend> Attempts<O> {
             Err(error) => error,
         };
         let cause = cause_of(&error);
-        self.record_failure_as(error.in_general(), &error_chain(&error));
+        self.record_failure_as(error.client_message(), &error_chain(&error));
         Err(FailedAttempt {
             not_attempted: matches!(error, upstream::Error::Ejected),
             refused: match error {

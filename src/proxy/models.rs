@@ -191,7 +191,7 @@ async fn query_without_timeout<O: OldBackend>(
     let (mut parts, mut body) = sent
         .map_err(|error| Failed {
             target,
-            for_client: error.in_general(),
+            for_client: error.client_message(),
             for_log: error_chain(&error),
         })?
         .into_parts();

@@ -122,7 +122,7 @@ mod tests {
         while let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(&mut cx) {
             let text = match frame {
                 None => "end".into(),
-                Some(Err(error)) => error.in_general().into(),
+                Some(Err(error)) => error.client_message().into(),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => String::from_utf8(data.to_vec()).unwrap(),
                     Err(_) => "trailers".into(),

@@ -37,7 +37,7 @@ pub enum BodyError {
 impl BodyError {
     /// A description for clients. The operating system's error text is only logged.
     #[must_use]
-    pub fn in_general(&self) -> &'static str {
+    pub fn client_message(&self) -> &'static str {
         match self {
             Self::Broken(source) => match source.kind() {
                 ErrorKind::ConnectionReset => "connection reset",

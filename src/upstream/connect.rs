@@ -159,7 +159,7 @@ mod tests {
                 _ => None,
             };
             assert_eq!(found, expected, "{error:?}");
-            assert_eq!(error.of_endpoint().is_some(), expected.is_none());
+            assert_eq!(error.endpoint_failure().is_some(), expected.is_none());
         }
     }
 }

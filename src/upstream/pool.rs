@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// Sends one request to one endpoint. If the first endpoint certainly did not receive it, tries a second one if that may help
-    /// ([`Error::another_may_do`]).
+    /// ([`Error::is_retryable_on_another_endpoint`]).
     ///
     /// # Errors
     /// Why there is no response head.
@@ -166,7 +166,7 @@ impl Pool {
             .flatten();
         let result = self.watched(endpoint, outgoing, body, now, options).await;
         match (result, for_retry) {
-            (Err(error), Some(body)) if error.another_may_do() => {
+            (Err(error), Some(body)) if error.is_retryable_on_another_endpoint() => {
                 let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
                 let options = SendOptions {
                     was_sent: true,
@@ -317,7 +317,7 @@ fn note(
             if matches!(error, Error::Connect { .. }) {
                 endpoint.went_away();
             }
-            if let Some(failure) = error.of_endpoint() {
+            if let Some(failure) = error.endpoint_failure() {
                 endpoint.failed(failure, now, &error_chain(error));
             }
         }

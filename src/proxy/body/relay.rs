@@ -192,7 +192,7 @@ impl Relay {
                         }
                     },
                     Poll::Ready(Some(Err(error))) => {
-                        self.handle_break(error.in_general(), &error_chain(&error))
+                        self.handle_break(error.client_message(), &error_chain(&error))
                     }
                     Poll::Ready(None) => self.eof(),
                     // Data has arrived in time and will be read by the next poll, so no deadline applies.

@@ -49,7 +49,7 @@ impl NotContinued {
 
     /// The failure of the endpoint after it responded. The status of a response has already been counted, and a response that is
     /// not a continuation says nothing about other requests.
-    pub const fn of_endpoint(&self) -> Option<EndpointFailure> {
+    pub const fn endpoint_failure(&self) -> Option<EndpointFailure> {
         match self {
             Self::TryNext(Cause::Broken | Cause::ErrorEvent) => Some(EndpointFailure::Answer),
             Self::TryNext(Cause::Deadline) => Some(EndpointFailure::Timeout),

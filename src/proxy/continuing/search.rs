@@ -212,7 +212,7 @@ impl<O: OldBackend> Source<O> {
                 })
             }
             Err(refused) => {
-                if let Some(failure) = refused.of_endpoint() {
+                if let Some(failure) = refused.endpoint_failure() {
                     endpoint.failed(failure, now, &"did not continue a stream");
                 }
                 Err(refused)

@@ -96,7 +96,7 @@ impl Pool {
         };
         let answer = deadline::timeout(limit, probing).await;
         if let Some(Err(Some(error))) = &answer
-            && let Some(failure) = error.of_endpoint()
+            && let Some(failure) = error.endpoint_failure()
         {
             endpoint.failed(failure, Instant::now(), &error_chain(error));
         }
