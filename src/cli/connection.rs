@@ -23,7 +23,7 @@ pub struct Connection {
 }
 
 /// Arguments that conflict with addresses.
-const OF_CLUSTERS: [(&str, &str); 4] = [
+const CLUSTER_FLAGS: [(&str, &str); 4] = [
     ("name", "NAME"),
     ("namespace", "--namespace"),
     ("context", "--context"),
@@ -41,7 +41,9 @@ impl Connection {
         early: GlobalClusterArgs,
         given: &ArgMatches,
     ) -> Result<(), Error> {
-        let own = OF_CLUSTERS.into_iter().find(|(id, _)| is_typed(given, id));
+        let own = CLUSTER_FLAGS
+            .into_iter()
+            .find(|(id, _)| is_typed(given, id));
         let of_cluster = own.map(|(_, flag)| flag).or(early.first());
         self.cluster.after(early, given);
         self.proxy.retain(|address| !address.is_empty());

@@ -12,7 +12,7 @@ use super::work_loop::{Controller, RETRY_DELAY};
 use crate::rollout::Action;
 
 /// Events about a split, which are emitted as soon as the split is written.
-const OF_SPLIT: [&str; 2] = ["SplitChanged", CONTESTED];
+const SPLIT_EVENTS: [&str; 2] = ["SplitChanged", CONTESTED];
 /// Its Event is emitted only once.
 const CONTESTED: &str = "SplitContested";
 
@@ -108,7 +108,7 @@ impl Controller {
         let is_split = done.written.iter().any(is_split);
         let mut events = done.events;
         // Events that no write records are dropped here: the next reconcile emits them again.
-        events.retain(|notice| is_reported || (is_split && OF_SPLIT.contains(&notice.reason)));
+        events.retain(|notice| is_reported || (is_split && SPLIT_EVENTS.contains(&notice.reason)));
         if is_reported {
             tracked.is_contested = false;
         } else if events.iter().any(|notice| notice.reason == CONTESTED) {

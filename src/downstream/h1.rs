@@ -100,7 +100,7 @@ impl<O: OldBackend> Connection<O> {
                 Err(refusal) => {
                     let is_head = self.inbound.begins_with_head_method();
                     Box::pin(self.refuse(refusal, &RejectedRequest::Unread, is_head)).await;
-                    Box::pin(linger::linger(&mut self.transport, linger::OF_HTTP1)).await;
+                    Box::pin(linger::linger(&mut self.transport, linger::HTTP1_PATIENCE)).await;
                     break;
                 }
             };
@@ -112,7 +112,7 @@ impl<O: OldBackend> Connection<O> {
                         tcp::reset_on_close(self.transport.socket(), false);
                     }
                     self.inbound.discard();
-                    Box::pin(linger::linger(&mut self.transport, linger::OF_HTTP1)).await;
+                    Box::pin(linger::linger(&mut self.transport, linger::HTTP1_PATIENCE)).await;
                     break;
                 }
                 Ok(AfterExchange::Reset) => return Box::pin(linger::reset(self.transport)).await,

@@ -112,7 +112,7 @@ pub async fn run<O: OldBackend>(
         (Ok(()), Some(transport)) => {
             Box::pin(linger::linger(
                 &mut transport.into_inner(),
-                linger::OF_HTTP2,
+                linger::HTTP2_PATIENCE,
             ))
             .await;
         }

@@ -18,9 +18,9 @@ const BEFORE_RESET: Duration = Duration::from_secs(1);
 
 /// How long an HTTP/2 client may acknowledge nothing. When it reads again, it acknowledges data by a frame, which a closed
 /// connection would answer with a reset.
-pub const OF_HTTP2: Duration = Duration::from_secs(5);
+pub const HTTP2_PATIENCE: Duration = Duration::from_secs(5);
 /// The same for HTTP/1.1, whose clients have nothing to send.
-pub const OF_HTTP1: Duration = LINGER;
+pub const HTTP1_PATIENCE: Duration = LINGER;
 
 /// Closes the write side and reads on, so that a client that is still sending can read its response: for a short time, and for as
 /// long as it keeps acknowledging data, with pauses of up to `patience`. After that, closing means a reset, and unacknowledged data

@@ -18,8 +18,8 @@ use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 pub const MAX_HEAD: usize = 32 * 1024;
 /// Maximum number of open connections, unless descriptors are scarce.
 const MAX_CONNECTIONS: usize = 512;
-/// A peer may hold this fraction of them: one in four.
-const OF_ONE: usize = 4;
+/// A peer may hold one in this many of them.
+const PEER_DIVISOR: usize = 4;
 /// How long a client may leave data unread.
 const UNREAD: Duration = Duration::from_secs(30);
 
@@ -50,7 +50,7 @@ impl Connections {
         let peer = Peer::from(peer);
         let mut open = self.lock();
         let of_peer = open.of.get(&peer).copied().unwrap_or(0);
-        if open.all >= most || of_peer >= most / OF_ONE {
+        if open.all >= most || of_peer >= most / PEER_DIVISOR {
             return None;
         }
         open.all += 1;
@@ -102,7 +102,7 @@ mod tests {
         let mut taken: Vec<_> = (0..1000)
             .map_while(|_| connections.take(address(1)))
             .collect();
-        assert_eq!(taken.len(), MAX_CONNECTIONS / OF_ONE);
+        assert_eq!(taken.len(), MAX_CONNECTIONS / PEER_DIVISOR);
         let other = connections.take(address(2));
         assert!(other.is_some());
         taken.pop();
@@ -119,12 +119,12 @@ mod tests {
             .map(|last| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]))
             .map_while(|address| connections.take(address))
             .collect();
-        assert_eq!(taken.len(), MAX_CONNECTIONS / OF_ONE);
+        assert_eq!(taken.len(), MAX_CONNECTIONS / PEER_DIVISOR);
         let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
-        let of_mapped: Vec<_> = (0..MAX_CONNECTIONS / OF_ONE)
+        let of_mapped: Vec<_> = (0..MAX_CONNECTIONS / PEER_DIVISOR)
             .filter_map(|_| connections.take(mapped))
             .collect();
-        assert_eq!(of_mapped.len(), MAX_CONNECTIONS / OF_ONE);
+        assert_eq!(of_mapped.len(), MAX_CONNECTIONS / PEER_DIVISOR);
         assert!(connections.take(address(1)).is_none(), "the same address");
     }
 

@@ -16,7 +16,7 @@ use super::{PageResponse, Quota, QuotaGuard, Stall};
 const MAX_REQUESTS: usize = 512;
 const MAX_REQUESTS_PER_PEER: usize = 64;
 /// The cost of a request for a comparison, whose response is hundreds of times as large as others.
-const OF_COMPARISON: usize = 16;
+const COMPARISON_COST: usize = 16;
 const COMPARISON: &str = "/crossfade.v1.Proxy/Compare";
 /// Responses are passed on in pieces of at most this many bytes. The library takes one piece more than the client has room for,
 /// and then the request no longer counts.
@@ -44,7 +44,7 @@ impl Requests {
     /// When there are too many.
     pub fn take<B>(&self, request: &Request<B>) -> Result<QuotaGuard, TooMany> {
         let shares = match request.uri().path() {
-            COMPARISON => OF_COMPARISON,
+            COMPARISON => COMPARISON_COST,
             _ => 1,
         };
         self.0
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn comparisons_take_more_than_other_requests() {
         let requests = Requests::default();
-        let open: Vec<_> = (0..MAX_REQUESTS_PER_PEER / OF_COMPARISON)
+        let open: Vec<_> = (0..MAX_REQUESTS_PER_PEER / COMPARISON_COST)
             .map(|_| requests.take(&request(COMPARISON)).unwrap())
             .collect();
         assert!(requests.take(&request("/livez")).is_err());

@@ -25,7 +25,7 @@ pub(super) const ROUTES: &[GroupKind] = &[
 ];
 
 /// The kinds of a mesh that refer to hosts and addresses.
-pub(super) const OF_ISTIO: &[GroupKind] = &[
+pub(super) const MESH_CONFIG: &[GroupKind] = &[
     of(ISTIO, "VirtualService", "virtualservices"),
     of(ISTIO, "ServiceEntry", "serviceentries"),
     of(ISTIO, "WorkloadEntry", "workloadentries"),
@@ -294,7 +294,7 @@ mod tests {
                 }
             }
         }
-        let kinds = ROUTES.iter().chain(OF_ISTIO).chain(EXPORTS);
+        let kinds = ROUTES.iter().chain(MESH_CONFIG).chain(EXPORTS);
         for kind in kinds.chain(&POOLS).chain(BY_TEXT).chain(OWNERS) {
             let name = format!("{}.{}", kind.plural, kind.group);
             assert!(granted.contains(&name), "{name}");

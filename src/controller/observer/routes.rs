@@ -8,7 +8,9 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::Observer;
-use super::kinds::{BY_TEXT, EXPORTS, OF_ISTIO, ROUTES, ingresses, routes_of_openshift, services};
+use super::kinds::{
+    BY_TEXT, EXPORTS, MESH_CONFIG, ROUTES, ingresses, routes_of_openshift, services,
+};
 use super::mesh::may_lead_to_any;
 use super::route_match::{
     ServiceName, backends, is_host_of_route, is_pool_of_route, is_service_of_ingress,
@@ -39,7 +41,7 @@ impl Observer {
     /// All kinds are requested before the first error returns, so that the cache starts to list all of them.
     pub(super) fn routes(&self) -> Routes {
         let served = |kind: &GroupKind| self.cache.all_served(kind);
-        let others = ROUTES.iter().chain(OF_ISTIO);
+        let others = ROUTES.iter().chain(MESH_CONFIG);
         let others = others.map(|kind| (kind.kind, served(kind)));
         let of_openshift = self.cache.all_of_any(&[routes_of_openshift()]);
         Routes {

@@ -20,7 +20,7 @@ use crate::k8s::{GroupKind, Object};
 const REPEATS: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The annotation with whole objects of Emissary.
-const OF_EMISSARY: &str = "getambassador.io/config";
+const EMISSARY_ANNOTATION: &str = "getambassador.io/config";
 
 /// The label of the Upstreams that Gloo creates by itself, one for each port of every Service.
 const DISCOVERED: &str = "discovered_by";
@@ -106,7 +106,10 @@ impl ToOld<'_> {
         let mut read = annotations.filter(|(name, _)| *name != REPEATS);
         let (name, _) = read.find(|(name, value)| {
             let mut text = Text::default();
-            text.add(value, !name.contains("ingress") && *name != OF_EMISSARY);
+            text.add(
+                value,
+                !name.contains("ingress") && *name != EMISSARY_ANNOTATION,
+            );
             self.is_in(&text, own) || self.is_node_in(&text)
         })?;
         Some(name)
@@ -115,7 +118,7 @@ impl ToOld<'_> {
     /// Whether an annotation of a Service routes to old. The others do not route.
     pub(super) fn is_named_by_service(&self, service: &DynamicObject) -> bool {
         let annotations = service.metadata.annotations.as_ref();
-        let value = annotations.and_then(|all| all.get(OF_EMISSARY));
+        let value = annotations.and_then(|all| all.get(EMISSARY_ANNOTATION));
         value.is_some_and(|value| {
             let mut text = Text::default();
             text.add(value, false);

@@ -91,7 +91,7 @@ fn rule_problems(spec: &DynamoRolloutSpec, known: &Problems) -> Vec<Problem> {
         };
         !is_known(&found.path)
             && !is_known(needs)
-            && (are_read || !rules::OF_BOTH_SIDES.contains(&&*found.message))
+            && (are_read || !rules::REASONS_ABOUT_BOTH_SIDES.contains(&&*found.message))
     });
     found.collect()
 }

@@ -47,7 +47,8 @@ pub(super) const IN_PLACE_REPLICAS: &str =
     "source and target are one object: leave out replicas, which are those of the object";
 
 /// The reasons that compare both sides.
-pub(super) const OF_BOTH_SIDES: [&str; 3] = [SAME_WORKERS, IN_PLACE_LIMITS, IN_PLACE_REPLICAS];
+pub(super) const REASONS_ABOUT_BOTH_SIDES: [&str; 3] =
+    [SAME_WORKERS, IN_PLACE_LIMITS, IN_PLACE_REPLICAS];
 
 /// Why the frontends are rejected.
 pub(super) const SAME_FRONTENDS: &str =

@@ -70,7 +70,7 @@ fn fields(entry: &Value) -> BTreeSet<&str> {
     spec.keys().map(String::as_str).collect()
 }
 
-const OF_CONTROLLER: [&str; 3] = ["f:oldDraining", "f:trafficSplitPercent", "f:weights"];
+const CONTROLLER_FIELDS: [&str; 3] = ["f:oldDraining", "f:trafficSplitPercent", "f:weights"];
 
 #[tokio::test]
 async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_the_controller_moves_it()
@@ -147,7 +147,7 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
     assert_eq!(object["metadata"]["generation"], before);
     assert_eq!(
         fields(&owned(&object, "crossfade-controller")[0]),
-        OF_CONTROLLER.into()
+        CONTROLLER_FIELDS.into()
     );
     fixture.delete(&updates(), "up").await;
     let versions = seeing.await.unwrap();
@@ -155,7 +155,9 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
     // Every version in between has the fields of the controller, and the fields that Git owns never change.
     let git = owned(&created, GIT);
     assert_eq!(
-        fields(&git[0]).intersection(&OF_CONTROLLER.into()).count(),
+        fields(&git[0])
+            .intersection(&CONTROLLER_FIELDS.into())
+            .count(),
         0
     );
     let shares = shares(&versions);
@@ -240,7 +242,7 @@ async fn a_split_that_is_removed_from_a_manifest_stays_and_is_completed_by_the_c
     let object = fixture.wait_for_split_in_full(20).await;
     assert_eq!(
         fields(&owned(&object, "crossfade-controller")[0]),
-        OF_CONTROLLER.into()
+        CONTROLLER_FIELDS.into()
     );
 
     // `kubectl replace` removes all of it. Without a controller, the proxies keep the last wanted split.

@@ -8,7 +8,7 @@ use crate::rig::tls::Authority;
 const CAPABILITY: &str = "crossfade_continuation_capability";
 const PROBE: &str = "x-crossfade-probe";
 /// A header of the client, which distinguishes probes for its stream from the proxy's own probes.
-const OF_CLIENT: (&str, &str) = ("x-asked-by", "client");
+const CLIENT_HEADER: (&str, &str) = ("x-asked-by", "client");
 
 async fn assert_new_is(proxy: &Proxy, state: &str) {
     let labels = [("generation", "new"), ("state", state)];
@@ -35,7 +35,7 @@ fn ignoring(name: &'static str) -> Counting {
 fn questions_in_need(server: &Upstream) -> Vec<Arc<Received>> {
     let mut requests = server.requests();
     requests.retain(|received| {
-        received.header(PROBE).is_some() && received.header(OF_CLIENT.0).is_some()
+        received.header(PROBE).is_some() && received.header(CLIENT_HEADER.0).is_some()
     });
     requests
 }
@@ -121,7 +121,8 @@ async fn a_continuation_is_sent_on_the_connection_of_its_proof() {
         let proxy = Proxy::start(&args).await;
         assert_new_is(&proxy, "supported").await;
         for stream in 1..4 {
-            let response = client::post(proxy.address, CHAT, &[OF_CLIENT], asking(json!({}))).await;
+            let response =
+                client::post(proxy.address, CHAT, &[CLIENT_HEADER], asking(json!({}))).await;
             assert_one(&response, 20, &what);
             let (questions, answers) = (questions_in_need(&new), answers(&new));
             assert_eq!((questions.len(), answers.len()), (stream, stream), "{what}");
@@ -169,7 +170,7 @@ async fn no_endpoint_is_probed_while_another_one_has_a_proof() {
     let proxy = Proxy::start(&["--old", &old, "--plan", &plan.as_str()]).await;
     assert_new_is(&proxy, "supported").await;
     for _ in 0..3 {
-        let response = client::post(proxy.address, CHAT, &[OF_CLIENT], asking(json!({}))).await;
+        let response = client::post(proxy.address, CHAT, &[CLIENT_HEADER], asking(json!({}))).await;
         let seen = assert_one(&response, 20, "another");
         assert_eq!(
             seen.comments,
@@ -198,7 +199,7 @@ async fn a_server_that_does_not_respond_to_the_probe_is_tried_last() {
         questions.len() > 1
     })
     .await;
-    let response = client::post(proxy.address, CHAT, &[OF_CLIENT], asking(json!({}))).await;
+    let response = client::post(proxy.address, CHAT, &[CLIENT_HEADER], asking(json!({}))).await;
     // The server that broke off has thereby lost its proof.
     let seen = assert_one(&response, 20, "the same");
     assert_eq!(

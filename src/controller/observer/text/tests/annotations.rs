@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::super::routes::examples::{
     ingresses as ingresses_of, read, services as services_of,
 };
-use super::super::{OF_EMISSARY, REPEATS};
+use super::super::{EMISSARY_ANNOTATION, REPEATS};
 use super::object_of;
 use crate::k8s::object;
 
@@ -74,13 +74,13 @@ fn a_service_leads_to_the_target_of_its_emissary_annotation() {
     };
     let mapping = "---\napiVersion: getambassador.io/v3alpha1\nkind: Mapping\nprefix: /\nservice: legacy:80\n";
     let services = vec![
-        service("n/own", OF_EMISSARY, mapping),
+        service("n/own", EMISSARY_ANNOTATION, mapping),
         service(
             "m/there",
-            OF_EMISSARY,
+            EMISSARY_ANNOTATION,
             &mapping.replace("legacy", "legacy.n"),
         ),
-        service("m/other", OF_EMISSARY, mapping),
+        service("m/other", EMISSARY_ANNOTATION, mapping),
         service("n/example", "example.com/replaces", "legacy.n.svc"),
     ];
     let found = read(|to_old| services_of(services).leading_to(to_old));
