@@ -48,12 +48,12 @@ impl Controller {
             Ok(followed) => (followed, None),
             Err(NotYetObserved) => (None, Some(Instant::now() + RETRY_DELAY)),
         };
-        let kept = status::kept(followed.is_some());
+        let invalid_spec_note = status::invalid_spec_note(followed.is_some());
         let reported = |shown| {
             let now = jiff::Timestamp::now();
-            status::invalid(shown, &before, problems, kept, generation, now)
+            status::invalid(shown, &before, problems, invalid_spec_note, generation, now)
         };
-        let note = format!("{problems}\n{kept}");
+        let note = format!("{problems}\n{invalid_spec_note}");
         let Some(Followed {
             parsed,
             seen,

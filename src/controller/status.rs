@@ -172,7 +172,7 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
 
 /// How an update with an invalid spec is handled. `is_followed` if an earlier valid spec is known and the cluster can be
 /// observed by it.
-pub(super) const fn kept(is_followed: bool) -> &'static str {
+pub(super) const fn invalid_spec_note(is_followed: bool) -> &'static str {
     match is_followed {
         true => {
             "Until then, losses of either generation are handled according to the last valid spec, and nothing else changes."
@@ -188,11 +188,11 @@ pub(super) fn invalid(
     shown: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
     problems: &Problems,
-    kept: &str,
+    note: &str,
     generation: Option<i64>,
     now: jiff::Timestamp,
 ) -> DynamoUpdateConfigStatus {
-    let message = truncate_message(&format!("the spec cannot be used: {problems}. {kept}"));
+    let message = truncate_message(&format!("the spec cannot be used: {problems}. {note}"));
     refused(shown, before, "Invalid", message, generation, now)
 }
 
