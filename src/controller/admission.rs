@@ -57,7 +57,7 @@ impl Admission {
     }
 
     /// Adds an update that exists.
-    pub fn note(&mut self, update: &Object) {
+    pub fn add(&mut self, update: &Object) {
         let key = parsed::key(update);
         let created = update.metadata.creation_timestamp.as_ref();
         let created = created.map_or(0, |time| time.0.as_second());
@@ -143,8 +143,8 @@ mod tests {
             update("b", "2", 21),
         ];
         for update in all.iter().rev() {
-            admission.note(update);
-            admission.note(update);
+            admission.add(update);
+            admission.add(update);
         }
         let refused = |admission: &Admission| {
             all.each_ref()
@@ -157,7 +157,7 @@ mod tests {
         let expected = [None, None, None, in_namespace, None, in_all];
         assert_eq!(refused(&admission), expected);
         // If it is recreated, it is the youngest.
-        admission.note(&update("a", "1", 30));
+        admission.add(&update("a", "1", 30));
         assert_eq!(refused(&admission)[0], in_namespace);
         for update in &all {
             admission.forget(&parsed::key(update));

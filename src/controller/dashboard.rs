@@ -76,7 +76,7 @@ impl Dashboard {
         records.retain(|key, record| {
             let is_wanted = is_wanted(key, record);
             if !is_wanted {
-                self.observer.leave(key);
+                self.observer.stop_following(key);
             }
             is_wanted
         });

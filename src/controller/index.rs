@@ -34,7 +34,7 @@ impl DependencyIndex {
     /// update may take precedence now: the one that it named before and the one that it names now.
     ///
     /// If the present spec is invalid, also indexes what `last_valid` refers to.
-    pub fn learn(
+    pub fn insert(
         &mut self,
         key: &Key,
         update: &Object,
@@ -51,15 +51,15 @@ impl DependencyIndex {
         sources.extend(source.clone());
         let known = IndexedUpdate { generation, source };
         self.known.insert(key.clone(), known);
-        self.note(key, spec);
+        self.add_references(key, spec);
         if let Some(spec) = last_valid {
-            self.note(key, SpecFields::of_spec(spec));
+            self.add_references(key, SpecFields::of_spec(spec));
         }
         Some(sources)
     }
 
     /// Indexes what a spec refers to.
-    fn note(&mut self, key: &Key, spec: SpecFields<'_>) {
+    fn add_references(&mut self, key: &Key, spec: SpecFields<'_>) {
         let own = &*key.namespace;
         let mut named: BTreeSet<(&str, &str)> = BTreeSet::new();
         for target in spec.targets() {
@@ -169,7 +169,7 @@ mod tests {
         let mut edit = |generation: i64, source: Option<&str>| {
             let metadata = json!({"name": "up", "namespace": "a", "generation": generation});
             let update = object(metadata, json!({"sourceDeployment": source}));
-            let sources = index.learn(&key, &update, None)?;
+            let sources = index.insert(&key, &update, None)?;
             Some(sources.into_iter().collect::<Vec<_>>().join(" "))
         };
         assert_eq!(edit(1, Some("old")).as_deref(), Some("old"));
@@ -197,7 +197,7 @@ mod tests {
         {
             let metadata = json!({"name": "up", "namespace": "a", "generation": generation});
             let update = object(metadata, json!({"newFrontendService": target}));
-            index.learn(&key, &update, None);
+            index.insert(&key, &update, None);
             for (namespace, is_affected) in [("a", true), ("b", true), ("c", false)] {
                 let labels = json!({"kubernetes.io/service-name": "front"});
                 let metadata = json!({"name": "any", "namespace": namespace, "labels": labels});
@@ -218,7 +218,7 @@ mod tests {
         let update = object(metadata, json!({"sourceDeployment": "old"}));
         let mut index = DependencyIndex::default();
         let valid = json!({"sourceDeployment": "old", "targetDeployment": "new"});
-        index.learn(&key, &update, Some(&valid));
+        index.insert(&key, &update, Some(&valid));
         for name in ["old-0", "new-0"] {
             assert_eq!(index.of("pods", &pod(name, json!({}))).len(), 1, "{name}");
         }
@@ -240,8 +240,8 @@ mod tests {
                 json!({"name": "up", "namespace": namespace, "generation": 1}),
                 spec.clone(),
             );
-            assert!(index.learn(&key(namespace), &update, None).is_some());
-            let again = index.learn(&key(namespace), &update, None);
+            assert!(index.insert(&key(namespace), &update, None).is_some());
+            let again = index.insert(&key(namespace), &update, None);
             assert_eq!(again, None, "the same edit");
         }
         for (name, labels, is_affected) in [

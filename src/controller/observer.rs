@@ -160,7 +160,7 @@ impl Observer {
     }
 
     /// Stops following an update that was deleted or that this replica does not handle.
-    pub fn leave(&self, key: &Key) {
+    pub fn stop_following(&self, key: &Key) {
         self.proxies.keep(key, &BTreeSet::new());
         self.other_proxies.keep(key, &BTreeSet::new());
         self.models.keep(key, &BTreeSet::new());

@@ -89,7 +89,7 @@ impl Controller {
 
     /// The job for an update beyond the limits.
     fn unfollowed(&mut self, key: &Key, object: &Object, limit: TooMany) -> Job {
-        self.observer.leave(key);
+        self.observer.stop_following(key);
         self.metrics.forget(key);
         if let Some(tracked) = self.tracked.get_mut(key) {
             tracked.shrink();

@@ -128,7 +128,7 @@ impl Rollouts {
         if changed.plural == "dynamorollouts" {
             let (key, kind) = (parsed::key(&changed.object), DynamoRollout::api_resource());
             match self.observer.cache.one(&kind, namespace, &key.name) {
-                Ok(Some(rollout)) => self.admission.note(&rollout),
+                Ok(Some(rollout)) => self.admission.add(&rollout),
                 _ => self.admission.forget(&key),
             }
         }

@@ -249,7 +249,7 @@ impl Controller {
         let sources = match there {
             Ok(Some(update)) => {
                 self.queue.wake(key.clone(), now);
-                self.admission.note(&update);
+                self.admission.add(&update);
                 // A standby replica remembers specs, too: the leader may die before it sees the next edit.
                 let tracked = self.tracked.entry(key.clone()).or_default();
                 let is_refused = self.admission.refuses(&key).is_some();
@@ -263,7 +263,7 @@ impl Controller {
                     Some(Err(_)) => tracked.last_valid(&update),
                 };
                 let valid = valid.as_ref().map(|valid| &valid.spec);
-                self.index.learn(&key, &update, valid)
+                self.index.insert(&key, &update, valid)
             }
             _ => Some(self.forget(&key)),
         };
@@ -289,7 +289,7 @@ impl Controller {
         let sources = self.index.forget(key);
         self.queue.forget(key);
         self.admission.forget(key);
-        self.observer.leave(key);
+        self.observer.stop_following(key);
         self.metrics.forget(key);
         self.tracked.remove(key);
         sources
