@@ -12,7 +12,7 @@ use crate::resource::rollout_status::{
 #[derive(Debug)]
 pub(super) enum Next<'a> {
     /// Continues with the accepted generations.
-    GoOn(&'a AcceptedStatus, Direction),
+    Continue(&'a AcceptedStatus, Direction),
     /// Accepts the generations in the spec.
     Accept,
     /// Goes back to a revision that is not one of the accepted generations: immediately, or after the new generation has been
@@ -53,8 +53,8 @@ fn undo<'a>(
     };
     let is = |side: &AcceptedSide| revisions::is_same(side, &to.kept.generation);
     match (is(&accepted.source), is(&accepted.target)) {
-        (true, _) => Next::GoOn(accepted, Direction::RollBack),
-        (_, true) => Next::GoOn(accepted, Direction::AsSpecified),
+        (true, _) => Next::Continue(accepted, Direction::RollBack),
+        (_, true) => Next::Continue(accepted, Direction::AsSpecified),
         _ => Next::Undo {
             to,
             at_once: has_ended(before) || !has_begun(before),
@@ -72,9 +72,9 @@ fn continue_rollout<'a>(
     let is_source = accepted.undo_to.is_some() || !accept::is_other_source(accepted, spec);
     let is_under_way = has_begun(before) && !has_ended(before);
     match (is_source && is_target, is_under_way) {
-        (true, _) => Next::GoOn(accepted, Direction::AsSpecified),
-        (false, true) if is_target => Next::GoOn(accepted, Direction::AsSpecified),
-        (false, true) => Next::GoOn(accepted, Direction::Superseded),
+        (true, _) => Next::Continue(accepted, Direction::AsSpecified),
+        (false, true) if is_target => Next::Continue(accepted, Direction::AsSpecified),
+        (false, true) => Next::Continue(accepted, Direction::Superseded),
         (false, false) => Next::Accept,
     }
 }
@@ -172,7 +172,7 @@ mod tests {
 
     fn reported(status: &DynamoRolloutStatus, spec: &DynamoRolloutSpec) -> String {
         match next(status, spec, &revisions()) {
-            Next::GoOn(_, course) => format!("{course:?}"),
+            Next::Continue(_, direction) => format!("{direction:?}"),
             Next::Accept => "Accept".to_owned(),
             Next::Undo { to, at_once } => format!("undo to {} at once: {at_once}", to.number),
             Next::NoRevision(number) => format!("no {number}"),

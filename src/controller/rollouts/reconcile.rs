@@ -31,7 +31,7 @@ const NO_UNDO: &str = "UndoImpossible";
 struct AcceptedRollout<'a> {
     spec: &'a DynamoRolloutSpec,
     accepted: &'a AcceptedStatus,
-    course: Direction,
+    direction: Direction,
     /// Why the rollout can do nothing except move requests away from what cannot serve, as a reason and text for users.
     obstacle: Option<(&'static str, String)>,
     revisions: &'a [Revision],
@@ -59,20 +59,20 @@ impl Rollouts {
                 return Ok(Work::step(subject, subject.before.clone(), step));
             }
         }
-        let current = |accepted, course| AcceptedRollout {
+        let current = |accepted, direction| AcceptedRollout {
             spec: &spec,
             accepted,
-            course: match keep_error {
+            direction: match keep_error {
                 Some(_) => Direction::Impossible,
-                None => course,
+                None => direction,
             },
             obstacle: keep_error.clone().map(|why| (REFUSED, why)),
             revisions: &revisions,
         };
         let why = match next::next(subject.before, &spec, &revisions) {
             Next::Accept => return self.accept(subject, &spec),
-            Next::GoOn(accepted, course) => {
-                return self.continue_rollout(subject, &current(accepted, course));
+            Next::Continue(accepted, direction) => {
+                return self.continue_rollout(subject, &current(accepted, direction));
             }
             Next::Undo { to, at_once } => match self.undo(subject, to, &revisions)? {
                 Ok(status) if at_once => return Ok(Work::status(subject, status)),
@@ -219,7 +219,7 @@ impl Rollouts {
             return Err(NotYetObserved);
         }
         let terms = accept::terms(current.accepted);
-        let Some(mut settings) = managed_update::settings(current.spec, &terms, current.course)
+        let Some(mut settings) = managed_update::settings(current.spec, &terms, current.direction)
         else {
             let why = "none of the accepted objects can be scaled".to_owned();
             return Ok(refused(subject, "Invalid", why));
