@@ -35,7 +35,7 @@ pub struct ClusterSource {
     /// The names of the proxy's own deployment in `spec.sourceDeployment`.
     pub deployments: Vec<String>,
     /// Allows any target, not only Services of the namespace.
-    pub any_target: bool,
+    pub allow_any_target: bool,
     /// Watches the addresses behind the targets' Services instead of using the Services' own.
     pub endpoints: bool,
     /// The domain of the cluster, such as `cluster.local`.
@@ -50,7 +50,7 @@ impl ClusterSource {
         Self {
             namespace: None,
             deployments: deployments.into_iter().map(Into::into).collect(),
-            any_target: false,
+            allow_any_target: false,
             endpoints: false,
             domain: "cluster.local".to_owned(),
         }

@@ -65,7 +65,7 @@ mod wait;
 pub use self::{
     action::ScalingAction,
     decide::{ScalingDecision, decide},
-    feasible::way,
+    feasible::feasible_path,
     observation::{
         ClientRouting, LastWorker, Pod, PodToReplace, RemovalOrder, RoleReplicas,
         RolloutObservation, Serves, Side, Traffic,

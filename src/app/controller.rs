@@ -45,10 +45,10 @@ pub struct Config {
     pub proxies: ProxyPods,
     pub frontend_port: String,
     pub domain: String,
-    pub any_target: bool,
+    pub allow_any_target: bool,
     pub assume_isolated: bool,
     pub quiet_period: Duration,
-    pub most_updates: UpdateLimits,
+    pub update_limits: UpdateLimits,
     pub resolve: HashMap<String, SocketAddr>,
 }
 
@@ -71,13 +71,13 @@ async fn live(config: Config) -> Result<(), Error> {
     let listener = TcpListener::bind(config.admin).await.map_err(listen)?;
     let connection = Connection::open(config.namespace.as_deref()).await?;
     let mut settings = settings(&config, connection.namespace());
-    if settings.sees != Scope::All {
+    if settings.watched_scope != Scope::All {
         let may_read_all = tokio::select! {
             may = may_read_all_namespaces(&connection) => may,
             () = signals.first() => return Ok(()),
         };
         if may_read_all {
-            settings.sees = Scope::All;
+            settings.watched_scope = Scope::All;
         }
     }
     let (metrics, ready) = (
@@ -93,7 +93,7 @@ async fn live(config: Config) -> Result<(), Error> {
         settings.lease_length,
     );
     let admin = listener.local_addr().unwrap_or(config.admin);
-    tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, sees = ?settings.sees, dry_run = config.dry_run, "controls");
+    tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, sees = ?settings.watched_scope, dry_run = config.dry_run, "controls");
     let controller = Controller::new(settings, &connection, leading, notices, metrics, ready);
     let pages = serve(listener, controller.pages(config.admin_hosts));
     let leads = async {
@@ -128,7 +128,7 @@ fn settings(config: &Config, namespace: &str) -> ControllerSettings {
         Namespaces::All => Scope::All,
     };
     ControllerSettings {
-        sees: scope.clone(),
+        watched_scope: scope.clone(),
         scope,
         dry_run: config.dry_run,
         rollouts: config.rollouts,
@@ -143,10 +143,10 @@ fn settings(config: &Config, namespace: &str) -> ControllerSettings {
         proxies: config.proxies.clone(),
         frontend_port: config.frontend_port.clone(),
         domain: config.domain.clone(),
-        any_target: config.any_target,
+        allow_any_target: config.allow_any_target,
         assume_isolated: config.assume_isolated,
         quiet_period: config.quiet_period,
-        most_updates: config.most_updates,
+        update_limits: config.update_limits,
         resolve: config.resolve.clone(),
     }
 }

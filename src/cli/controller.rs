@@ -151,10 +151,10 @@ impl ControllerArgs {
             },
             frontend_port: self.frontend_port,
             domain: self.cluster_domain,
-            any_target: self.allow_any_target,
+            allow_any_target: self.allow_any_target,
             assume_isolated: self.assume_isolated_namespace,
             quiet_period: self.quiet_period,
-            most_updates: UpdateLimits {
+            update_limits: UpdateLimits {
                 per_namespace: self.max_updates_per_namespace,
                 total: self.max_updates,
             },

@@ -261,7 +261,8 @@ impl Observer {
             proxies,
             clients,
             updates_to_old,
-            sees_elsewhere: self.settings.sees == Scope::All || self.settings.assume_isolated,
+            sees_elsewhere: self.settings.watched_scope == Scope::All
+                || self.settings.assume_isolated,
             is_current: self.cache.are_current() && self.is_confirmed(parsed),
             lengths,
             trial_result: None,

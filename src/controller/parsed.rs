@@ -70,7 +70,7 @@ impl ParsedUpdate {
         let scope = TargetScope {
             namespace: key(object).namespace,
             domain: settings.domain.clone(),
-            anywhere: settings.any_target,
+            anywhere: settings.allow_any_target,
         };
         Self::read_within(object, &scope)
     }

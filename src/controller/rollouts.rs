@@ -93,7 +93,7 @@ impl Rollouts {
             observer: Arc::clone(observer),
             metrics: Arc::clone(metrics),
             queue: Queue::default(),
-            admission: Admission::new(settings.most_updates),
+            admission: Admission::new(settings.update_limits),
             tracked: HashMap::new(),
             running: JoinSet::new(),
         }

@@ -13,7 +13,7 @@ pub struct ControllerSettings {
     /// The namespaces whose updates it reconciles.
     pub scope: Scope,
     /// The namespaces in which it looks for what leads to old: at least those of `scope`.
-    pub sees: Scope,
+    pub watched_scope: Scope,
     /// Only log decisions, write nothing.
     pub dry_run: bool,
     /// Whether it carries out rollouts, which scale workers.
@@ -31,13 +31,13 @@ pub struct ControllerSettings {
     /// The DNS domain of the cluster, such as `cluster.local`.
     pub domain: String,
     /// Whether targets may be anywhere, not only Services of the update's namespace.
-    pub any_target: bool,
+    pub allow_any_target: bool,
     /// Whether, according to the user, nothing in other namespaces leads to frontends in the only managed one.
     pub assume_isolated: bool,
     /// How long old's frontends must have had no request from a client before old may be deleted.
     pub quiet_period: Duration,
     /// How many updates are followed, and how many rollouts.
-    pub most_updates: UpdateLimits,
+    pub update_limits: UpdateLimits,
     /// Addresses of targets, by `host:port`, that override name resolution.
     pub resolve: HashMap<String, SocketAddr>,
 }

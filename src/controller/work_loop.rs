@@ -68,7 +68,7 @@ impl Controller {
         ready: Arc<AtomicBool>,
     ) -> Self {
         let settings = Arc::new(settings);
-        let (cache, changes) = Cache::new(connection, settings.sees.clone());
+        let (cache, changes) = Cache::new(connection, settings.watched_scope.clone());
         let (wake, woken) = mpsc::unbounded_channel();
         let observer = Arc::new(Observer::new(cache, Arc::clone(&settings), wake));
         let carries_out = settings.rollouts && !settings.dry_run;
@@ -94,7 +94,7 @@ impl Controller {
             notices,
             metrics,
             ready,
-            admission: Admission::new(settings.most_updates),
+            admission: Admission::new(settings.update_limits),
             tracked: HashMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),

@@ -15,7 +15,10 @@ use crate::split::Generation;
 /// The sizes that a rollout goes through if every worker becomes ready and nothing else happens. `None` if the limits prevent it
 /// from reaching its end. It does not pause at steps, but a step may end where the limits leave no room for the next size.
 #[must_use]
-pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<Sides<Sizes>>> {
+pub fn feasible_path(
+    settings: &RolloutSettings,
+    seen: &RolloutObservation,
+) -> Option<Vec<Sides<Sizes>>> {
     let mut settings = settings.clone();
     if settings.intent != Intent::Promote {
         settings.intent = Intent::Run;
@@ -25,7 +28,7 @@ pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<
     seen.verdict = TrialVerdict::Pass;
     seen.at_rest_for = Duration::MAX;
     let admitted = Usage::admitted(&settings, &seen);
-    let mut way = Vec::new();
+    let mut path = Vec::new();
     // Each size of each role is passed at most once on either side.
     let most = 4 * settings.shape.units() as usize + 4;
     for _ in 0..=most {
@@ -33,7 +36,7 @@ pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<
         ideal(&mut seen.sides.new);
         admitted.leave(&settings, &mut seen);
         let assessment = Assessment::of(&settings, &seen);
-        way.push(Sides {
+        path.push(Sides {
             old: assessment.sides.old.sizes.clone(),
             new: assessment.sides.new.sizes.clone(),
         });
@@ -42,7 +45,7 @@ pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<
             own.desired >= target && assessment.settings.shape.sizes(side, target) == own.sizes
         };
         if Generation::ALL.into_iter().all(is_there) {
-            return Some(way);
+            return Some(path);
         }
         let grown = Generation::ALL.into_iter().rev().find_map(|side| {
             let grown = growth(&assessment, side)?.ok()?;

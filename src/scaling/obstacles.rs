@@ -3,7 +3,7 @@
 use super::{
     Retire, Wait,
     assessment::{Assessment, gpus},
-    feasible,
+    feasible_path,
     limits::growth,
 };
 use crate::split::Generation;
@@ -92,7 +92,7 @@ pub(super) fn before_first_write(assessment: &Assessment) -> Vec<Wait> {
         return Vec::new();
     }
     let mut waits = Vec::from_iter(retire_obstacle(assessment));
-    if feasible::way(assessment.settings, assessment.seen).is_none() {
+    if feasible_path(assessment.settings, assessment.seen).is_none() {
         waits.push(match assessment.settings.in_place {
             true => Wait::InPlace,
             false => Wait::Infeasible,

@@ -50,7 +50,7 @@ async fn follows(api: &ApiServer) {
     api.apply("u", to_new(0));
     let embedded = SplitLayer::builder().cluster(ClusterSource {
         namespace: Some("default".into()),
-        any_target: true,
+        allow_any_target: true,
         ..ClusterSource::of(["mine"])
     });
     let embedded = embedded.start().await.unwrap();

@@ -56,7 +56,7 @@ impl ClusterArgs {
         ClusterSource {
             namespace: namespace.filter(|name| !name.is_empty()),
             deployments: self.kube_deployment.clone(),
-            any_target: self.kube_allow_any_target,
+            allow_any_target: self.kube_allow_any_target,
             endpoints: self.kube_endpoints,
             domain: self.cluster_domain.clone(),
         }

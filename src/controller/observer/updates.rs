@@ -62,7 +62,7 @@ impl Observer {
     ) -> Option<Vec<String>> {
         let own = &parsed.key.namespace;
         // The proxies of another namespace may run with --kube-allow-any-target, so their updates may name any target.
-        let elsewhere = match self.settings.sees {
+        let elsewhere = match self.settings.watched_scope {
             Scope::All => self.cache.all(&DynamoUpdateConfig::api_resource()).ok()?,
             Scope::Namespace(_) => Vec::new(),
         };
@@ -136,7 +136,7 @@ impl Observer {
     fn lead_of(&self, update: &Object, parsed: &ParsedUpdate) -> Arc<UpdateTargets> {
         let key = parsed::key(update);
         let scope = TargetScope {
-            anywhere: key.namespace != parsed.key.namespace || self.settings.any_target,
+            anywhere: key.namespace != parsed.key.namespace || self.settings.allow_any_target,
             namespace: key.namespace,
             domain: self.settings.domain.clone(),
         };

@@ -77,7 +77,7 @@ impl Cluster {
             scope: TargetScope {
                 namespace: connection.namespace().to_owned(),
                 domain: settings.domain.clone(),
-                anywhere: settings.any_target,
+                anywhere: settings.allow_any_target,
             },
             view: View::default(),
             listed: false,

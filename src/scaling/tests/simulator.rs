@@ -66,7 +66,7 @@ impl Simulation {
         let mut draw = Draw(seed);
         loop {
             let cluster = Cluster::of(changes::any_settings(&mut draw));
-            if way(&cluster.settings, &cluster.read()).is_some() {
+            if feasible_path(&cluster.settings, &cluster.read()).is_some() {
                 return Self {
                     cluster,
                     draw,
