@@ -128,7 +128,7 @@ impl Output {
         Self::Plain(Plain::new(io::stdout()))
     }
 
-    fn show(&mut self, picture: &DemoFrame<'_>) -> io::Result<ControlFlow<()>> {
+    fn show(&mut self, demo_frame: &DemoFrame<'_>) -> io::Result<ControlFlow<()>> {
         if let Self::Screen(screen) = self
             && !screen.is_ours()
         {
@@ -136,14 +136,14 @@ impl Output {
         }
         match self {
             Self::Screen(screen) => {
-                screen.draw(|frame| view::draw(frame, picture))?;
+                screen.draw(|frame| view::draw(frame, demo_frame))?;
                 Ok(if Screen::quit_pressed()? {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
                 })
             }
-            Self::Plain(plain) => match plain.show(picture) {
+            Self::Plain(plain) => match plain.show(demo_frame) {
                 // The reader has exited, as `head` does.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                     Ok(ControlFlow::Break(()))

@@ -206,15 +206,15 @@ pub(super) mod tests {
     #[test]
     fn the_caption_names_the_server_that_is_down() {
         let outages: Vec<_> = Script::new(60).outages().collect();
-        let picture = example(&[], &outages);
-        assert!(picture.is_outage());
+        let demo_frame = example(&[], &outages);
+        assert!(demo_frame.is_outage());
         assert_eq!(
-            picture.caption(),
+            demo_frame.caption(),
             "the NEW upstream was KILLED 0.7 s ago; its requests fail over"
         );
         let over = DemoFrame {
-            elapsed: picture.length,
-            ..picture
+            elapsed: demo_frame.length,
+            ..demo_frame
         };
         assert!(over.caption().starts_with("done"));
     }

@@ -23,13 +23,13 @@ impl<W: Write> Plain<W> {
         }
     }
 
-    /// Writes what has changed since the last picture. Pairs of figures are old/new.
-    pub(super) fn show(&mut self, picture: &DemoFrame<'_>) -> io::Result<()> {
-        let seconds = picture.elapsed.as_secs();
+    /// Writes what has changed since the last frame. Pairs of figures are old/new.
+    pub(super) fn show(&mut self, demo_frame: &DemoFrame<'_>) -> io::Result<()> {
+        let seconds = demo_frame.elapsed.as_secs();
         if self.next_second == 0 {
-            self.head(picture)?;
+            self.head(demo_frame)?;
         }
-        let event = event(picture);
+        let event = event(demo_frame);
         if event != self.event {
             if let Some(event) = &event {
                 writeln!(self.out, "{seconds:>4} s  {event}")?;
@@ -38,18 +38,18 @@ impl<W: Write> Plain<W> {
         }
         if seconds >= self.next_second {
             self.next_second = seconds + 1;
-            self.line(picture)?;
+            self.line(demo_frame)?;
         }
         self.out.flush()
     }
 
-    fn head(&mut self, picture: &DemoFrame<'_>) -> io::Result<()> {
+    fn head(&mut self, demo_frame: &DemoFrame<'_>) -> io::Result<()> {
         write!(
             self.out,
             "crossfade demo: {} clients on http://{}",
-            picture.streams, picture.address
+            demo_frame.streams, demo_frame.address
         )?;
-        match picture.page {
+        match demo_frame.page {
             Some(page) => writeln!(self.out, ", live page {page}")?,
             None => writeln!(self.out)?,
         }
@@ -92,8 +92,8 @@ impl<W: Write> Plain<W> {
         Ok(())
     }
 
-    fn line(&mut self, picture: &DemoFrame<'_>) -> io::Result<()> {
-        let sample = &picture.sample;
+    fn line(&mut self, demo_frame: &DemoFrame<'_>) -> io::Result<()> {
+        let sample = &demo_frame.sample;
         let [old, new] = sample.open;
         let open = format!("{old}/{new}");
         let first = sample
@@ -101,7 +101,7 @@ impl<W: Write> Plain<W> {
             .map(|times| milliseconds(times.p50, 0))
             .join("/");
         let gap = sample.gap.map(|times| milliseconds(times.p50, 1)).join("/");
-        let completed = picture
+        let completed = demo_frame
             .clients
             .completed
             .map(|count| count.to_string())
@@ -109,11 +109,11 @@ impl<W: Write> Plain<W> {
         writeln!(
             self.out,
             "{:>4} s {:>7} {:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {:>6} {:>6} {:>9} {:>9}",
-            picture.elapsed.as_secs(),
+            demo_frame.elapsed.as_secs(),
             percent(Some(sample.wanted)),
             percent(sample.observed),
-            picture.clients.failed,
-            picture.clients.broken + picture.clients.unreachable,
+            demo_frame.clients.failed,
+            demo_frame.clients.broken + demo_frame.clients.unreachable,
             sample.recovered,
             sample.continued,
         )
@@ -121,15 +121,15 @@ impl<W: Write> Plain<W> {
 }
 
 /// What happens now, unless every line shows it anyway.
-fn event(picture: &DemoFrame<'_>) -> Option<String> {
-    match picture.state.killed {
-        _ if picture.is_over() => Some(picture.caption()),
+fn event(demo_frame: &DemoFrame<'_>) -> Option<String> {
+    match demo_frame.state.killed {
+        _ if demo_frame.is_over() => Some(demo_frame.caption()),
         None => None,
         Some((killed, ServerState::Down(_))) => Some(format!(
             "the {} upstream is KILLED",
             killed.as_str().to_uppercase()
         )),
-        Some((_, ServerState::Restarted)) => Some(picture.caption()),
+        Some((_, ServerState::Restarted)) => Some(demo_frame.caption()),
     }
 }
 
@@ -145,12 +145,12 @@ mod tests {
     fn there_is_a_line_a_second_and_one_for_each_event_without_escape_codes() {
         let outages: Vec<_> = Script::new(60).outages().collect();
         let mut plain = Plain::new(Vec::new());
-        let picture = example(&[], &outages);
-        plain.show(&picture).unwrap();
-        plain.show(&picture).unwrap();
+        let demo_frame = example(&[], &outages);
+        plain.show(&demo_frame).unwrap();
+        plain.show(&demo_frame).unwrap();
         let next = DemoFrame {
-            elapsed: picture.elapsed + Duration::from_secs(1),
-            ..picture
+            elapsed: demo_frame.elapsed + Duration::from_secs(1),
+            ..demo_frame
         };
         plain.show(&next).unwrap();
         let text = String::from_utf8(plain.out).unwrap();

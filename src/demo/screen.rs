@@ -33,9 +33,9 @@ impl Screen {
         crossterm::terminal::is_raw_mode_enabled().unwrap_or(false)
     }
 
-    /// Draws one picture.
-    pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
-        self.terminal.draw(picture).map(drop)
+    /// Draws one frame.
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        self.terminal.draw(draw).map(drop)
     }
 
     /// Whether q, Esc or Ctrl-C has been pressed since the last call. Does not wait.

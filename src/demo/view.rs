@@ -24,8 +24,8 @@ const OLD: Style = Style::new().fg(BLUE);
 const NEW: Style = Style::new().fg(ORANGE);
 const NEW_ON_OLD: Style = Style::new().fg(ORANGE).bg(BLUE);
 
-/// Draws `picture` on all of `frame`.
-pub(super) fn draw(frame: &mut Frame<'_>, picture: &DemoFrame<'_>) {
+/// Draws `demo_frame` on all of `frame`.
+pub(super) fn draw(frame: &mut Frame<'_>, demo_frame: &DemoFrame<'_>) {
     let bar = if frame.area().height >= 30 { 2 } else { 1 };
     let [
         title,
@@ -51,26 +51,26 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &DemoFrame<'_>) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    draw_title(frame, picture, title);
-    draw_caption(frame, picture, caption);
+    draw_title(frame, demo_frame, title);
+    draw_caption(frame, demo_frame, caption);
     frame.render_widget(
         SplitBar {
             name: "wanted",
-            share: Some(picture.sample.wanted),
+            share: Some(demo_frame.sample.wanted),
         },
         wanted,
     );
     frame.render_widget(
         SplitBar {
             name: "observed",
-            share: picture.sample.observed,
+            share: demo_frame.sample.observed,
         },
         observed,
     );
-    draw_past(frame, picture, past);
-    draw_figures(frame, picture, figures);
-    draw_clients(frame, picture, clients);
-    let page = picture
+    draw_past(frame, demo_frame, past);
+    draw_figures(frame, demo_frame, figures);
+    draw_clients(frame, demo_frame, clients);
+    let page = demo_frame
         .page
         .map(|page| format!(" · page {page}"))
         .unwrap_or_default();
@@ -80,23 +80,26 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &DemoFrame<'_>) {
     );
 }
 
-fn draw_title(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
+fn draw_title(frame: &mut Frame<'_>, demo_frame: &DemoFrame<'_>, area: Rect) {
     let clock = format!(
         "{} / {} s ",
-        picture.elapsed.as_secs().min(picture.length.as_secs()),
-        picture.length.as_secs()
+        demo_frame
+            .elapsed
+            .as_secs()
+            .min(demo_frame.length.as_secs()),
+        demo_frame.length.as_secs()
     );
     let title = Line::from(vec![
         " crossfade".bold(),
-        format!("  {} clients on {}", picture.streams, picture.address).into(),
+        format!("  {} clients on {}", demo_frame.streams, demo_frame.address).into(),
     ]);
     frame.render_widget(title, area);
     frame.render_widget(Line::from(clock).bold().alignment(Alignment::Right), area);
 }
 
-fn draw_caption(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
-    let caption = format!(" ▶ {} ", picture.caption());
-    let style = if picture.is_outage() {
+fn draw_caption(frame: &mut Frame<'_>, demo_frame: &DemoFrame<'_>, area: Rect) {
+    let caption = format!(" ▶ {} ", demo_frame.caption());
+    let style = if demo_frame.is_outage() {
         Style::new().bold().reversed()
     } else {
         Style::new()
@@ -104,14 +107,14 @@ fn draw_caption(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     frame.render_widget(Span::styled(caption, style), area);
 }
 
-fn draw_past(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
+fn draw_past(frame: &mut Frame<'_>, demo_frame: &DemoFrame<'_>, area: Rect) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(area);
-    draw_share(frame, picture, left, " observed split ", |point| {
+    draw_share(frame, demo_frame, left, " observed split ", |point| {
         point.observed
     });
     draw_share(
         frame,
-        picture,
+        demo_frame,
         right,
         " open streams ",
         HistoryPoint::open_share,
@@ -120,7 +123,7 @@ fn draw_past(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
 
 fn draw_share(
     frame: &mut Frame<'_>,
-    picture: &DemoFrame<'_>,
+    demo_frame: &DemoFrame<'_>,
     area: Rect,
     title: &'static str,
     share: impl Fn(&HistoryPoint) -> Option<f64>,
@@ -131,19 +134,22 @@ fn draw_share(
         .title(Line::from(vec![Span::styled(old, OLD), Span::styled(new, NEW)]).right_aligned());
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let mut points = picture.history.iter().map(|point| (point.at, share(point)));
+    let mut points = demo_frame
+        .history
+        .iter()
+        .map(|point| (point.at, share(point)));
     let past = Past {
-        length: picture.length,
+        length: demo_frame.length,
         points: &mut points,
-        outages: picture.outages,
+        outages: demo_frame.outages,
     };
     frame.render_widget(past, inside);
 }
 
-fn draw_figures(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
+fn draw_figures(frame: &mut Frame<'_>, demo_frame: &DemoFrame<'_>, area: Rect) {
     let title = Line::from(format!(
         " the proxy, last minute · plan {} ",
-        picture.sample.epoch
+        demo_frame.sample.epoch
     ))
     .bold();
     let block = Block::new()
@@ -177,13 +183,13 @@ fn draw_figures(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
             Generation::New => (" N new ", NEW),
         };
         let side = generation.index();
-        let (first, gap) = (&picture.sample.first_event[side], &picture.sample.gap[side]);
+        let (first, gap) = (&demo_frame.sample.first_event[side], &demo_frame.sample.gap[side]);
         let [f50, f95, f99] = [first.p50, first.p95, first.p99].map(|time| milliseconds(time, 0));
         let [g50, g95, g99] = [gap.p50, gap.p95, gap.p99].map(|time| milliseconds(time, 1));
-        let [completed, truncated, failed, cancelled] = picture.sample.outcomes[side];
+        let [completed, truncated, failed, cancelled] = demo_frame.sample.outcomes[side];
         let figures = format!(
             "{:>6}{f50:>7}{f95:>6}{f99:>6}{g50:>7}{g95:>6}{g99:>6}{completed:>9}{truncated:>7}{failed:>6}{cancelled:>6}",
-            picture.sample.open[side]
+            demo_frame.sample.open[side]
         );
         Line::from(vec![Span::styled(name, style).bold(), figures.into()])
     });
@@ -194,8 +200,8 @@ fn draw_figures(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     );
 }
 
-fn draw_clients(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
-    let seen = &picture.clients;
+fn draw_clients(frame: &mut Frame<'_>, demo_frame: &DemoFrame<'_>, area: Rect) {
+    let seen = &demo_frame.clients;
     let [old, new] = seen.completed;
     let clients = Line::from(vec![
         " seen by the clients ".bold(),
@@ -212,9 +218,9 @@ fn draw_clients(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     ]);
     let recovery = Line::from(vec![
         " recovered by the proxy  ".bold(),
-        format!(" {}", picture.sample.recovered).bold(),
+        format!(" {}", demo_frame.sample.recovered).bold(),
         " requests,  continued ".into(),
-        format!("{}", picture.sample.continued).bold(),
+        format!("{}", demo_frame.sample.continued).bold(),
         " streams that broke".into(),
     ]);
     frame.render_widget(Paragraph::new(vec![clients, recovery]), area);
@@ -229,7 +235,7 @@ mod tests {
     use crate::demo::frame::tests::{example, history};
     use crate::demo::script::Script;
 
-    fn picture(width: u16, height: u16) -> Terminal<TestBackend> {
+    fn drawn(width: u16, height: u16) -> Terminal<TestBackend> {
         let outages: Vec<_> = Script::new(60).outages().collect();
         let history = history(outages[0].1);
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -241,7 +247,7 @@ mod tests {
 
     #[test]
     fn eighty_by_twenty_four_shows_every_figure() {
-        let text = picture(80, 24).backend().to_string();
+        let text = drawn(80, 24).backend().to_string();
         for figure in [
             "48 clients on 127.0.0.1:8123",
             "KILLED 0.7 s ago",
@@ -276,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_generations_differ_in_colour_and_without_it() {
-        let terminal = picture(80, 24);
+        let terminal = drawn(80, 24);
         let cells = &terminal.backend().buffer().content;
         let shown = |symbol, colour| {
             cells
@@ -289,7 +295,7 @@ mod tests {
     #[test]
     fn no_size_of_terminal_is_a_reason_to_panic() {
         for (width, height) in [(1, 1), (3, 40), (20, 5), (79, 23), (200, 3), (300, 100)] {
-            picture(width, height);
+            drawn(width, height);
         }
     }
 }

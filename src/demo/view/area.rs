@@ -38,7 +38,7 @@ impl Widget for Past<'_> {
         if area.height < 2 || area.width == 0 {
             return;
         }
-        let picture = Rect {
+        let plot = Rect {
             height: area.height - 1,
             ..area
         };
@@ -51,7 +51,7 @@ impl Widget for Past<'_> {
             };
             // A wide view has columns between two points.
             for column in before.map_or(column, |last: u16| column.min(last + 1))..=column {
-                pile(area.x + column, share, picture, buffer);
+                pile(area.x + column, share, plot, buffer);
             }
             before = Some(column);
         }
@@ -85,9 +85,9 @@ impl Widget for Past<'_> {
     clippy::cast_sign_loss,
     reason = "a number of eighths of rows"
 )]
-fn pile(x: u16, share: f64, picture: Rect, buffer: &mut Buffer) {
-    let eighths = (share.clamp(0.0, 1.0) * f64::from(picture.height) * 8.0).round() as usize;
-    for (row, y) in picture.rows().rev().map(|row| row.y).enumerate() {
+fn pile(x: u16, share: f64, plot: Rect, buffer: &mut Buffer) {
+    let eighths = (share.clamp(0.0, 1.0) * f64::from(plot.height) * 8.0).round() as usize;
+    for (row, y) in plot.rows().rev().map(|row| row.y).enumerate() {
         let full = eighths.saturating_sub(row * 8).min(8);
         let style = match full {
             0 => OLD,
