@@ -98,7 +98,7 @@
 //! # Rules
 //!
 //! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow them, it stops reporting.
-//!   Whatever does alter a stream (holding an incomplete event, rewriting ids after a failover or for a continuation, adding a
+//!   Whatever does alter a stream (holding an incomplete event, rewriting IDs after a failover or for a continuation, adding a
 //!   final error event) is a policy in `proxy::body`.
 //! - Do not fake the end of a stream: send `[DONE]` only if a model server sent it, and do not close cleanly after a truncated
 //!   response.

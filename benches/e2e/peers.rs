@@ -131,7 +131,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// The id of its first process.
+    /// The ID of its first process.
     pub fn id(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }

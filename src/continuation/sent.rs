@@ -1,4 +1,4 @@
-//! The part of a stream that the client has: the text, the ids, the tokens.
+//! The part of a stream that the client has: the text, the IDs, the tokens.
 
 mod event_template;
 mod joined;

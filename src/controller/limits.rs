@@ -24,7 +24,7 @@ const BURST: Duration = Duration::from_secs(1);
 const TARGETS: usize = 1024;
 /// Proxies that are followed: in total and for the updates of one namespace. Each costs a connection and a report per second.
 const PROXIES: (usize, usize) = (16_384, 4_096);
-/// Model ids kept of all frontends: in total and per namespace. An id has at most 512 bytes.
+/// Model IDs kept of all frontends: in total and per namespace. An ID has at most 512 bytes.
 const MODELS: (usize, usize) = (131_072, 16_384);
 
 /// The limits of the process, divided among namespaces.
@@ -71,7 +71,7 @@ pub(super) struct IdlePermit {
     _process: OwnedSemaphorePermit,
 }
 
-/// A reservation for model ids.
+/// A reservation for model IDs.
 pub(super) struct ModelIdReservation {
     count: usize,
     part: Arc<NamespaceLimits>,
@@ -166,7 +166,7 @@ impl TargetPermit {
         })
     }
 
-    /// Reserves room for up to `count` model ids.
+    /// Reserves room for up to `count` model IDs.
     pub fn keep(&self, count: usize) -> ModelIdReservation {
         let part = &self.0;
         let own = take(&part.models, count, MODELS.1);
@@ -193,7 +193,7 @@ impl Drop for TargetPermit {
 }
 
 impl ModelIdReservation {
-    /// The number of ids that were granted.
+    /// The number of IDs that were granted.
     pub const fn count(&self) -> usize {
         self.count
     }

@@ -39,7 +39,7 @@ pub(super) async fn follow(
     let mut client = FrontendClient::new(frontend);
     let mut reading = Reading::default();
     let mut trials = ModelProbes::default();
-    // Holds the reservation for the model ids across polls.
+    // Holds the reservation for the model IDs across polls.
     let mut kept = None;
     loop {
         let answer = served(&mut client, &share, &mut trials, &mut kept).await;

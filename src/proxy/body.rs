@@ -4,7 +4,7 @@
 //!
 //! - An incomplete event is held until it is complete.
 //! - Before the first content, events without content are held for some seconds, so that the request can still be retried.
-//! - After a retry, repeated openings are dropped and ids are rewritten to continue what the client already has.
+//! - After a retry, repeated openings are dropped and IDs are rewritten to continue what the client already has.
 //! - Keep-alive comments fill silence, if enabled.
 //! - A stream that fails ends with an error event and an unclean close.
 

@@ -178,7 +178,7 @@ impl Exchange {
         self.api
     }
 
-    /// The id of the request, for the response.
+    /// The ID of the request, for the response.
     pub fn request_id(&self) -> HeaderValue {
         self.request_id.value()
     }
@@ -353,7 +353,7 @@ const fn is_of_server(cause: Cause) -> bool {
     !matches!(cause, Cause::Local | Cause::LocalPorts)
 }
 
-/// The trace id of the W3C trace context (`traceparent`: version-traceid-parentid-flags).
+/// The trace ID of the W3C trace context (`traceparent`: version-traceid-parentid-flags).
 pub fn trace_id(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(TRACEPARENT)?.to_str().ok()?;
     let id = value.split('-').nth(1)?;

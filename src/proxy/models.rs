@@ -1,4 +1,4 @@
-//! Answers `GET /v1/models` with the union of both generations' models by id, and looks up a single model in both,
+//! Answers `GET /v1/models` with the union of both generations' models by ID, and looks up a single model in both,
 //! while both generations serve.
 
 use std::time::Duration;

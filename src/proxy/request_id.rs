@@ -12,7 +12,7 @@ pub use crate::upstream::X_REQUEST_ID as REQUEST_ID;
 /// Maximum length of an ID that is accepted from a client, in bytes. Each open request keeps its ID.
 const LONGEST: usize = 128;
 
-/// The id of a request, as each open exchange keeps it: the text of a random one without an allocation.
+/// The ID of a request, as each open exchange keeps it: the text of a random one without an allocation.
 #[derive(Debug)]
 pub enum RequestId {
     Given(Box<str>),
@@ -20,7 +20,7 @@ pub enum RequestId {
 }
 
 impl RequestId {
-    /// The client's id, or a random one, which is added to `head`. `names` are the names of its fields.
+    /// The client's ID, or a random one, which is added to `head`. `names` are the names of its fields.
     pub fn take_or_make(head: &mut Head, names: NameFilter) -> Self {
         if let Some(given) = Self::given(&head.headers, names) {
             return given;
@@ -33,7 +33,7 @@ impl RequestId {
         Self::Made(text)
     }
 
-    /// The client's id, if it can be used. `names` are the names of the fields of `headers`.
+    /// The client's ID, if it can be used. `names` are the names of the fields of `headers`.
     pub fn given(headers: &HeaderMap, names: NameFilter) -> Option<Self> {
         if !names.may_contain(&REQUEST_ID) {
             return None;
@@ -45,7 +45,7 @@ impl RequestId {
         }
     }
 
-    /// A random id.
+    /// A random ID.
     pub fn made() -> Self {
         Self::Made(random())
     }
@@ -66,7 +66,7 @@ impl RequestId {
     }
 }
 
-/// A random id, from the thread's own generator, which costs no system call per request.
+/// A random ID, from the thread's own generator, which costs no system call per request.
 fn random() -> [u8; Hyphenated::LENGTH] {
     uuid(fastrand::u128(..))
 }

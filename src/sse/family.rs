@@ -44,7 +44,7 @@ trait Family {
     /// Whether a complete stream ends with an event that [`Family::tail`] recognizes. If not, a stream that ends without one
     /// may still be complete.
     const HAS_TERMINAL_EVENT: bool = true;
-    /// Whether later events repeat the ids of earlier ones. If so, a stream that another target continues is rewritten.
+    /// Whether later events repeat the IDs of earlier ones. If so, a stream that another target continues is rewritten.
     const REPEATS_IDS: bool = false;
     /// Whether all events share the members `created`, `model`, and `system_fingerprint`.
     const SHARES_MEMBERS: bool = false;

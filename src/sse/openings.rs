@@ -1,10 +1,10 @@
 //! The opening events of a stream whose request is retried on another target before its first content: which of the new stream's
-//! events the client already has, and which ids and numbers it expects in the following ones.
+//! events the client already has, and which IDs and numbers it expects in the following ones.
 //!
 //! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a block
-//! or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id changes. So
-//! an event is dropped only if the client has an equal one, and a family whose later events repeat ids keeps the ids of the first
-//! target. No library fails on a chat chunk with a different ID, but the API promises that all chunks of a chat have the same id,
+//! or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose ID changes. So
+//! an event is dropped only if the client has an equal one, and a family whose later events repeat IDs keeps the IDs of the first
+//! target. No library fails on a chat chunk with a different ID, but the API promises that all chunks of a chat have the same ID,
 //! creation time, and model.
 
 mod members;
@@ -140,7 +140,7 @@ impl Openings {
         known.is_some_and(|known| known.due.iter().any(|start| start.is_block))
     }
 
-    /// Learns the id of the current stream from its first event with content, if that is its first event.
+    /// Learns the ID of the current stream from its first event with content, if that is its first event.
     pub fn learn(&mut self, api: Api, event: &Event<'_>) {
         if let Some(known) = self.0.as_mut().filter(|known| known.continues) {
             for start in api.starts(event) {
@@ -156,7 +156,7 @@ impl Openings {
         api.checks_ids() && known.is_some_and(|known| known.rewrites(api))
     }
 
-    /// The same events with the ids and numbers that the client knows. `bytes` are complete events of the current stream.
+    /// The same events with the IDs and numbers that the client knows. `bytes` are complete events of the current stream.
     #[must_use]
     pub fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {
         match &mut self.0 {
@@ -237,7 +237,7 @@ impl SentOpenings {
         Opening::LeaveOut
     }
 
-    /// Maps the ids of the current stream to those that the client knows from the first one.
+    /// Maps the IDs of the current stream to those that the client knows from the first one.
     fn learn_ids(&mut self, start: &Start) {
         let known = self.sent.iter().find(|sent| sent.shares_ids(start));
         let Some(known) = known else { return };

@@ -36,7 +36,7 @@ pub struct AddedFields {
     pub forwarded_proto: Option<Proto>,
     /// Whether to repeat Host, if present, as `X-Forwarded-Host`.
     pub forwarded_host: bool,
-    /// The text of a random id.
+    /// The text of a random ID.
     pub request_id: Option<[u8; 36]>,
 }
 

@@ -3,10 +3,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// What the trace id of each exchange begins with.
+/// What the trace ID of each exchange begins with.
 const TRACE: &str = "c4a05c4a05c4a050";
 
-/// The id of an exchange.
+/// The ID of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub u64);
 
@@ -19,7 +19,7 @@ impl Id {
         self.0 >> 40
     }
 
-    /// The `traceparent` that identifies its access line. A trace id of zeros only would be invalid.
+    /// The `traceparent` that identifies its access line. A trace ID of zeros only would be invalid.
     pub fn traceparent(self) -> String {
         format!("00-{TRACE}{self}-{:016x}-01", 1)
     }
@@ -41,12 +41,12 @@ impl Display for Id {
     }
 }
 
-/// Request field: the id of the exchange, and the length of its body.
+/// Request field: the ID of the exchange, and the length of its body.
 pub const ID: &str = "x-chaos-id";
 pub const LENGTH: &str = "x-chaos-length";
 /// Response field: the [`Tag`] of the visit that responds.
 pub const ANSWER: &str = "x-chaos-answer";
-/// Trailer: of a request the id of the exchange, of a response the [`Tag`] of the visit that responds.
+/// Trailer: of a request the ID of the exchange, of a response the [`Tag`] of the visit that responds.
 pub const TRAILER: &str = "x-chaos-trailer";
 
 /// One visit of an exchange at a server, as named in responses.

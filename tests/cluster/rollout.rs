@@ -135,7 +135,7 @@ impl Rollout {
             .collect()
     }
 
-    /// The holder of the Lease: the pod and an id of its process.
+    /// The holder of the Lease: the pod and an ID of its process.
     pub fn holder(&self) -> String {
         let [namespace, name] = CONTROLLER;
         let lease = self.fixture.cluster.get(&["lease", name, "-n", namespace]);

@@ -186,7 +186,7 @@ pub async fn read_until(client: &mut Client, needle: &str) -> String {
     }
 }
 
-/// The text with ids and times replaced, which differ from request to request.
+/// The text with IDs and times replaced, which differ from request to request.
 pub fn normal(text: &str) -> String {
     const KEYS: [&str; 6] = [
         "id",

@@ -1,4 +1,4 @@
-//! Responses pass through the proxy byte for byte. Only ids and times differ from request to request.
+//! Responses pass through the proxy byte for byte. Only IDs and times differ from request to request.
 
 use crate::dynamo::MODEL;
 use crate::pair::{PROTOCOLS, Pair, RequestKind, SIDE, normal};
@@ -19,7 +19,7 @@ fn fields(response: &Response) -> Vec<(String, String)> {
     fields
 }
 
-/// The fields of a response through the proxy, without the request id that the proxy generates: Dynamo returns a request id only
+/// The fields of a response through the proxy, without the request ID that the proxy generates: Dynamo returns a request ID only
 /// if the client sent one.
 fn fields_through(through: &Response, direct: &Response) -> Vec<(String, String)> {
     let mut fields = fields(through);

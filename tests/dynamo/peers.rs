@@ -72,7 +72,7 @@ impl Drop for Uvicorn {
     }
 }
 
-/// Reads `count` streams with the official client of the family. Returns the id and the blocks of each.
+/// Reads `count` streams with the official client of the family. Returns the ID and the blocks of each.
 pub async fn read_streams(
     family: Family,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! Access lines: the same fields in text and JSON, the request id that client, proxy and model server share, the model, and the
+//! Access lines: the same fields in text and JSON, the request ID that client, proxy and model server share, the model, and the
 //! address of the model server.
 
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::rig::*;
 
 const REQUEST_ID: &str = "x-request-id";
 
-/// A request id as Dynamo, OpenAI and others make them.
+/// A request ID as Dynamo, OpenAI and others make them.
 fn is_uuid(id: &str) -> bool {
     id.len() == 36 && id.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 }

@@ -812,7 +812,7 @@ async fn a_stream_is_recovered_after_any_part_of_its_opening_was_sent() {
                 let rest = String::from_utf8(client.body().await).unwrap();
                 let mut expected = events(&whole)[sent..].concat();
                 if sent > 0 {
-                    // The client already has the id of the first stream.
+                    // The client already has the ID of the first stream.
                     for (key, prefix) in [("id", ""), ("item_id", ""), ("id", "chatcmpl-")] {
                         let [own, known] =
                             ["old", "new"].map(|id| format!("\"{key}\":\"{prefix}{id}\""));
@@ -851,7 +851,7 @@ async fn a_stream_that_cannot_be_recovered_ends_with_an_error() {
     proxy.outcomes("failed", 1).await;
 }
 
-/// A server may start with content. Then the first chunk with content is also the first with its id.
+/// A server may start with content. Then the first chunk with content is also the first with its ID.
 #[tokio::test]
 async fn a_chat_that_is_recovered_after_its_role_event_keeps_one_id() {
     let late = [
@@ -1059,7 +1059,7 @@ async fn the_prompt_tokens_of_a_recovered_message_are_those_that_the_client_got(
     assert_eq!(proxy.access_line(1).await["prompt_tokens"], 10);
 }
 
-/// The ids of this event would have to be rewritten, but it is too long to be held until it is complete.
+/// The IDs of this event would have to be rewritten, but it is too long to be held until it is complete.
 #[tokio::test]
 async fn a_recovered_stream_with_an_event_that_cannot_be_held_ends_with_an_error_and_no_other_id() {
     for (budget, length) in [("30000", 100_000), ("100000000", 1_200_000)] {

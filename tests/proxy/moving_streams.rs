@@ -106,7 +106,7 @@ fn plan(new: &Upstream, weights: [u32; 2], drain: &str) -> String {
     manifest(&new.url(), weights[0], weights[1], &more)
 }
 
-/// The content of a stream, and the ids of its chunks.
+/// The content of a stream, and the IDs of its chunks.
 fn content(stream: &str) -> (String, Vec<String>) {
     let (mut text, mut ids) = (String::new(), Vec::new());
     for data in stream

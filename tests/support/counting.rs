@@ -24,7 +24,7 @@ pub type Break = Arc<dyn Fn(Script) -> Script + Send + Sync>;
 /// A model server.
 #[derive(Clone)]
 pub struct Counting {
-    /// A part of its ids.
+    /// A part of its IDs.
     pub name: &'static str,
     /// The number of words of the text.
     pub words: usize,

@@ -81,7 +81,7 @@ pub struct HeldBack {
 pub enum Stop {
     /// It opens something different at the same position.
     Conflict,
-    /// An event is too long to be held, and ids are only rewritten in complete events.
+    /// An event is too long to be held, and IDs are only rewritten in complete events.
     TooLong,
     /// The memory budget has no room for an incomplete event.
     NoMemory,
@@ -168,7 +168,7 @@ impl SseRelay {
         self.sent = Some(sent);
     }
 
-    /// Keeps no text for another server: none will continue the stream. The ids of a continued part are still rewritten.
+    /// Keeps no text for another server: none will continue the stream. The IDs of a continued part are still rewritten.
     pub fn forget_sent(&mut self) {
         self.is_final = true;
         match &mut self.sent {

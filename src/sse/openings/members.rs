@@ -1,4 +1,4 @@
-//! The members that all chunks of a completion share, besides its id.
+//! The members that all chunks of a completion share, besides its ID.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -1,10 +1,10 @@
-//! Replaces ids, sequence numbers, and shared members in the JSON of events without parsing the rest.
+//! Replaces IDs, sequence numbers, and shared members in the JSON of events without parsing the rest.
 
 use memchr::memchr;
 
 use super::members::Members;
 
-/// The same bytes with every id for which `known` returns another one, every sequence number, and every member that is in `members`
+/// The same bytes with every ID for which `known` returns another one, every sequence number, and every member that is in `members`
 /// replaced; `None` if nothing changes.
 ///
 /// Only complete values of these keys are replaced, so generated text cannot be affected.

@@ -1,8 +1,8 @@
-//! The block, item or choice that an event without content opens, with its kind and id.
+//! The block, item or choice that an event without content opens, with its kind and ID.
 
 use serde::Deserialize;
 
-/// Maximum length of an ID or name that is kept, in bytes. A longer one is treated as absent, as is an id that JSON escapes.
+/// Maximum length of an ID or name that is kept, in bytes. A longer one is treated as absent, as is an ID that JSON escapes.
 const MAX_NAME: usize = 256;
 
 /// Maximum number of bytes of text that are kept per event.
@@ -24,7 +24,7 @@ pub struct Start {
     pub(super) number: Option<u64>,
     /// Whether the client shows it even if no content follows, as it does a block with a tool call.
     pub(super) is_block: bool,
-    /// The owner of the ids, and its index, if later events repeat them. Several events may contain IDs of the same item.
+    /// The owner of the IDs, and its index, if later events repeat them. Several events may contain IDs of the same item.
     owner: Option<(&'static str, u32)>,
 }
 
@@ -85,7 +85,7 @@ impl Start {
         }
     }
 
-    /// With ids that belong to the `owner` of this index and that later events repeat.
+    /// With IDs that belong to the `owner` of this index and that later events repeat.
     pub fn repeated(mut self, owner: &'static str, index: u32) -> Self {
         self.owner = Some((owner, index));
         self

@@ -12,7 +12,7 @@ pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// `tracestate`: vendors' data, passed on unchanged.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The flags that have a meaning: sampled and random trace id.
+/// The flags that have a meaning: sampled and random trace ID.
 const KNOWN_FLAGS: u8 = 0b11;
 
 /// The caller's span, as a request names it.

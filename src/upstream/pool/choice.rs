@@ -81,7 +81,7 @@ impl Pool {
             .is_multiple_of(every)
     }
 
-    /// Picks, like [`Pool::send`], an endpoint that `fits`. Endpoints whose ids are in `but` are left out.
+    /// Picks, like [`Pool::send`], an endpoint that `fits`. Endpoints whose IDs are in `but` are left out.
     #[must_use]
     pub fn pick_fitting(
         &self,

@@ -11,7 +11,7 @@ use crate::wire::Tag;
 
 /// The result of matching an event stream against the visits.
 pub struct Followed {
-    /// The visit whose ids the client has.
+    /// The visit whose IDs the client has.
     first: usize,
     /// The visit that sent the last event.
     pub visit: usize,
@@ -136,7 +136,7 @@ fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool 
         return false;
     }
     for (number, visit) in exchange.visits.iter().enumerate().skip(followed.visit + 1) {
-        // If nothing was forwarded yet, the client gets the ids of the new visit.
+        // If nothing was forwarded yet, the client gets the IDs of the new visit.
         let first = if followed.events == 0 {
             number
         } else {
@@ -159,7 +159,7 @@ fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool 
     false
 }
 
-/// The response of a visit as it continues that of the `first` one: with the ids of the first one, where its API has one id for a
+/// The response of a visit as it continues that of the `first` one: with the IDs of the first one, where its API has one ID for a
 /// whole stream.
 fn as_continued(exchange: &Exchange, first: usize, number: usize) -> Cow<'_, [u8]> {
     let visit = &exchange.visits[number];

@@ -30,7 +30,7 @@ fn fields(count: usize) -> Vec<u8> {
     vec![NEWEST; count]
 }
 
-/// The odd ids of streams after the first.
+/// The odd IDs of streams after the first.
 fn ids(count: u32) -> impl Iterator<Item = u32> {
     (0..count).map(|number| 3 + 2 * number)
 }

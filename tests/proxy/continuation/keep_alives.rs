@@ -38,7 +38,7 @@ async fn keep_alives_of_both_servers_pass_and_their_stream_is_continued() {
             let kept = text.lines().filter(|line| line.trim_end() == data);
             let (of_old, of_new) = (2 + 5, 15);
             match index {
-                // It gets the ids of the first part.
+                // It gets the IDs of the first part.
                 5 => assert_eq!(kept.count(), of_old, "{what}"),
                 _ => assert_eq!(kept.count(), of_old + of_new, "{what}: {text}"),
             }

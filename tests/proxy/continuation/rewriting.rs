@@ -1,4 +1,4 @@
-//! To the end of a continued stream, the ids and token counts are those of the first part.
+//! To the end of a continued stream, the IDs and token counts are those of the first part.
 
 use super::*;
 

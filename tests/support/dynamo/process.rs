@@ -63,7 +63,7 @@ pub fn spawn(command: Command) -> Child {
 /// Sends a signal to a process that has not been waited for.
 pub fn signal(child: &Child, signal: i32) {
     let pid = i32::try_from(child.id()).expect("a process id is positive");
-    // SAFETY: no memory is involved, and `child` is not reaped while we hold it, so its process id has not been reused.
+    // SAFETY: no memory is involved, and `child` is not reaped while we hold it, so its process ID has not been reused.
     let done = unsafe { libc::kill(pid, signal) };
     assert_eq!(
         done,

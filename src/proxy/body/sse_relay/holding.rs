@@ -86,7 +86,7 @@ impl SseRelay {
     }
 
     /// Stops holding and parsing, because the memory budget has no room: from now on everything passes as it arrives,
-    /// as after an event that is too long. Only for a stream whose ids are not rewritten. Returns true if this commits
+    /// as after an event that is too long. Only for a stream whose IDs are not rewritten. Returns true if this commits
     /// the stream.
     pub(super) fn give_up(&mut self, forward: &mut Bytes, exchange: &mut Exchange) -> bool {
         let held = self.take_held();
