@@ -53,7 +53,7 @@ pub use self::{
     admission::UpdateLimits,
     metrics::{Described, Metrics},
     pages::{Pages, serve},
-    settings::{ControllerSettings, ProxyPods},
+    settings::{ControllerOptions, ControllerSettings, ProxyPods},
     work_loop::Controller,
 };
 

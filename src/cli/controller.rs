@@ -9,8 +9,8 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 
 use super::LogFormat;
 use super::parse::{address, count, domain, host_name, kubernetes_name, lease, seconds_or_none};
-use crate::app::controller::{Config, Namespaces};
-use crate::controller::{ProxyPods, UpdateLimits};
+use crate::app::controller::{ControllerConfig, Namespaces};
+use crate::controller::{ControllerOptions, ProxyPods, UpdateLimits};
 use crate::pages::Hosts;
 use crate::telemetry::log::Level;
 
@@ -124,41 +124,43 @@ impl ControllerArgs {
         (&self.log, self.log_format)
     }
 
-    /// The settings of the process.
+    /// The configuration of the process.
     #[must_use]
-    pub fn config(self) -> Config {
+    pub fn config(self) -> ControllerConfig {
         let of_pod = || std::env::var("POD_NAMESPACE").ok();
         let namespace = self
             .namespace
             .or_else(of_pod)
             .filter(|name| !name.is_empty());
-        Config {
+        ControllerConfig {
             namespaces: match self.all_namespaces {
                 true => Namespaces::All,
                 false => Namespaces::One,
             },
             namespace,
+            lease_namespace: self.lease_namespace,
             admin: self.admin,
             admin_hosts: Hosts::new(&self.cluster_domain, self.admin_host),
-            dry_run: self.dry_run,
-            rollouts: self.rollouts,
-            lease: self.lease_name,
-            lease_namespace: self.lease_namespace,
-            lease_length: Duration::from_secs(self.lease_seconds),
-            proxies: ProxyPods {
-                selector: self.proxy_selector.into_iter().collect::<BTreeMap<_, _>>(),
-                port: self.proxy_port,
+            options: ControllerOptions {
+                dry_run: self.dry_run,
+                rollouts: self.rollouts,
+                lease: self.lease_name,
+                lease_length: Duration::from_secs(self.lease_seconds),
+                proxies: ProxyPods {
+                    selector: self.proxy_selector.into_iter().collect::<BTreeMap<_, _>>(),
+                    port: self.proxy_port,
+                },
+                frontend_port: self.frontend_port,
+                domain: self.cluster_domain,
+                allow_any_target: self.allow_any_target,
+                assume_isolated: self.assume_isolated_namespace,
+                quiet_period: self.quiet_period,
+                update_limits: UpdateLimits {
+                    per_namespace: self.max_updates_per_namespace,
+                    total: self.max_updates,
+                },
+                resolve: self.resolve.into_iter().collect(),
             },
-            frontend_port: self.frontend_port,
-            domain: self.cluster_domain,
-            allow_any_target: self.allow_any_target,
-            assume_isolated: self.assume_isolated_namespace,
-            quiet_period: self.quiet_period,
-            update_limits: UpdateLimits {
-                per_namespace: self.max_updates_per_namespace,
-                total: self.max_updates,
-            },
-            resolve: self.resolve.into_iter().collect(),
         }
     }
 }

@@ -145,7 +145,7 @@ impl Dashboard {
 
     /// The rollouts, if this controller carries them out and they are listed.
     fn rollouts(&self) -> Vec<Object> {
-        if !self.settings.rollouts {
+        if !self.settings.options.rollouts {
             return Vec::new();
         }
         let found = self.observer.cache.all(&DynamoRollout::api_resource());
@@ -155,7 +155,7 @@ impl Dashboard {
     }
 
     fn leads(&self) -> bool {
-        self.settings.dry_run || self.leading.remaining().is_some()
+        self.settings.options.dry_run || self.leading.remaining().is_some()
     }
 
     /// Like [`Self::leads`], but stays true while leadership is uncertain, until another replica is seen to hold the lease:
@@ -176,7 +176,7 @@ impl Dashboard {
     /// Describes this process.
     fn own(&self) -> Json {
         let (started, instant) = self.started;
-        let role = match self.settings.dry_run {
+        let role = match self.settings.options.dry_run {
             true => "dry run",
             false if self.leads() => "leads",
             false if self.may_lead() => "unsure",

@@ -202,7 +202,12 @@ impl Observer {
     }
 
     fn frontend_pods(&self, key: &Key, source: &str) -> Result<Vec<Object>, NotSynced> {
-        old_frontends::frontends(&self.cache, &key.namespace, source, &self.settings.proxies)
+        old_frontends::frontends(
+            &self.cache,
+            &key.namespace,
+            source,
+            &self.settings.options.proxies,
+        )
     }
 
     /// Stops polling frontends for their models and proxies of new, because this replica does not lead.
@@ -262,7 +267,7 @@ impl Observer {
             clients,
             updates_to_old,
             sees_elsewhere: self.settings.watched_scope == Scope::All
-                || self.settings.assume_isolated,
+                || self.settings.options.assume_isolated,
             is_current: self.cache.are_current() && self.is_confirmed(parsed),
             lengths,
             trial_result: None,

@@ -69,8 +69,8 @@ impl ParsedUpdate {
     pub fn read(object: &Object, settings: &ControllerSettings) -> Result<Self, Problems> {
         let scope = TargetScope {
             namespace: key(object).namespace,
-            domain: settings.domain.clone(),
-            anywhere: settings.allow_any_target,
+            domain: settings.options.domain.clone(),
+            anywhere: settings.options.allow_any_target,
         };
         Self::read_within(object, &scope)
     }

@@ -81,7 +81,7 @@ impl Controller {
     }
 
     fn carry_out(&mut self, job: Job, since: Option<Instant>) {
-        match self.settings.dry_run {
+        match self.settings.options.dry_run {
             true => self.dry_run(job),
             false => self.apply(job, since),
         }
@@ -124,7 +124,7 @@ impl Controller {
         seen.observation.trial_result =
             tracked.trial_result(parsed, &memory.trial, &seen.compared, now);
         let mut wants = parsed.settings();
-        wants.quiet_period = self.settings.quiet_period;
+        wants.quiet_period = self.settings.options.quiet_period;
         let decision = rollout::step(&wants, &memory, &seen.observation, now);
         self.metrics.decided(key, &decision);
         self.observer

@@ -86,14 +86,14 @@ impl Rollouts {
             writer: Writer(LeaderClient::new(
                 connection,
                 leading,
-                settings.lease_length,
+                settings.options.lease_length,
                 Arc::clone(metrics),
             )),
             settings: Arc::clone(settings),
             observer: Arc::clone(observer),
             metrics: Arc::clone(metrics),
             queue: Queue::default(),
-            admission: Admission::new(settings.update_limits),
+            admission: Admission::new(settings.options.update_limits),
             tracked: HashMap::new(),
             running: JoinSet::new(),
         }

@@ -7,24 +7,31 @@ use std::time::Duration;
 use super::UpdateLimits;
 use crate::k8s::Scope;
 
-/// The settings of a controller.
+/// The settings of a controller: what its user chose, and what follows from the cluster and the process.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
+    pub options: ControllerOptions,
     /// The namespaces whose updates it reconciles.
     pub scope: Scope,
     /// The namespaces in which it looks for what leads to old: at least those of `scope`.
     pub watched_scope: Scope,
+    /// The namespace of the Lease for leader election.
+    pub lease_namespace: String,
+    /// The identity of this process in leader election.
+    pub identity: String,
+}
+
+/// What the user of a controller chose.
+#[derive(Clone, Debug)]
+pub struct ControllerOptions {
     /// Only log decisions, write nothing.
     pub dry_run: bool,
     /// Whether it carries out rollouts, which scale workers.
     pub rollouts: bool,
-    /// The Lease for leader election, and its namespace.
+    /// The name of the Lease for leader election.
     pub lease: String,
-    pub lease_namespace: String,
     /// How long a Lease that is no longer renewed keeps other replicas from leading.
     pub lease_length: Duration,
-    /// The identity of this process in leader election.
-    pub identity: String,
     pub proxies: ProxyPods,
     /// The name of the port on which old frontends are polled for their models.
     pub frontend_port: String,

@@ -71,7 +71,7 @@ impl Controller {
         let (cache, changes) = Cache::new(connection, settings.watched_scope.clone());
         let (wake, woken) = mpsc::unbounded_channel();
         let observer = Arc::new(Observer::new(cache, Arc::clone(&settings), wake));
-        let carries_out = settings.rollouts && !settings.dry_run;
+        let carries_out = settings.options.rollouts && !settings.options.dry_run;
         let rollouts = carries_out.then(|| {
             let leading = leading.clone();
             let reported = (&metrics, &notices);
@@ -87,14 +87,14 @@ impl Controller {
             writer: Writer(LeaderClient::new(
                 connection,
                 leading.clone(),
-                settings.lease_length,
+                settings.options.lease_length,
                 Arc::clone(&metrics),
             )),
             leading,
             notices,
             metrics,
             ready,
-            admission: Admission::new(settings.update_limits),
+            admission: Admission::new(settings.options.update_limits),
             tracked: HashMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
@@ -170,7 +170,7 @@ impl Controller {
     }
 
     pub(super) fn leads(&self) -> bool {
-        self.settings.dry_run || self.leading.remaining().is_some()
+        self.settings.options.dry_run || self.leading.remaining().is_some()
     }
 
     /// The updates of a namespace, or of all namespaces.

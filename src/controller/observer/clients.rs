@@ -110,7 +110,7 @@ impl Observer {
 
     /// What leads to the frontends' own port of old's pods.
     fn around_proxies(&self, ways: &ToOld, routes: &Routes) -> Result<Vec<String>, NotSynced> {
-        let port = &self.settings.frontend_port;
+        let port = &self.settings.options.frontend_port;
         let around = ways.services.around_proxies.iter();
         let around = around.map(|name| display_name(name, ways.namespace));
         let around = around.chain(ways.pools.around_proxies.iter().cloned());
@@ -203,7 +203,7 @@ impl Observer {
         let own = &parsed.key.namespace;
         // A pod of another namespace may have the name of any pod here.
         let is_own = |target: &&TargetAddress| {
-            let found = target.service(&self.settings.domain);
+            let found = target.service(&self.settings.options.domain);
             found.is_some_and(|(_, namespace)| namespace == own)
         };
         for target in parsed.plan.new.iter().filter(is_own) {
@@ -244,8 +244,8 @@ impl Observer {
             namespace,
             source,
             is_graph: self.cache.of(&graphs(), namespace)?.iter().any(is_source),
-            domain: &self.settings.domain,
-            frontend_port: &self.settings.frontend_port,
+            domain: &self.settings.options.domain,
+            frontend_port: &self.settings.options.frontend_port,
         })
     }
 

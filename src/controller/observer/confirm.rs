@@ -85,7 +85,7 @@ impl Observer {
 
     /// The namespaces with objects that the update rests on.
     fn namespaces(&self, parsed: &ParsedUpdate) -> BTreeSet<String> {
-        let domain = &self.settings.domain;
+        let domain = &self.settings.options.domain;
         let of_targets = parsed
             .plan
             .new

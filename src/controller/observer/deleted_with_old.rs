@@ -161,7 +161,7 @@ impl Observer {
         let mut needed = Vec::new();
         let client_service = parsed.spec.client_service.as_deref();
         let of_new = parsed.plan.new.iter();
-        let of_new = of_new.filter_map(|target| target.service(&self.settings.domain));
+        let of_new = of_new.filter_map(|target| target.service(&self.settings.options.domain));
         let of_new = of_new.filter(|(_, place)| *place == namespace);
         for name in of_new.map(|(name, _)| name).chain(client_service) {
             let service = self.cache.one(&services(), namespace, name)?;
@@ -201,7 +201,7 @@ impl Observer {
         routes: &Routes,
         known: &AllServices,
     ) -> Result<Vec<Needed>, NotSynced> {
-        let domain = &self.settings.domain;
+        let domain = &self.settings.options.domain;
         let reached = ServicesToOld::of_service(service, known);
         let to_service = ToOld {
             namespace: &service.0,

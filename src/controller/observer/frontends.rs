@@ -35,7 +35,7 @@ impl Observer {
     ) -> Result<Sides<Frontends>, Error> {
         let mut polled = BTreeSet::new();
         let mut old = Frontends::default();
-        let port = &self.settings.frontend_port;
+        let port = &self.settings.options.frontend_port;
         for pod in pods.iter().filter(|pod| pod_is_ready(pod)) {
             old.endpoints += 1;
             if polled.len() >= MAX_POLLED {
@@ -175,7 +175,7 @@ impl Observer {
     ) -> FrontendAddress {
         let name = format!("{}:{}", target.host, target.port);
         FrontendAddress {
-            address: self.settings.resolve.get(&name).copied(),
+            address: self.settings.options.resolve.get(&name).copied(),
             target,
             tls,
         }
@@ -185,7 +185,7 @@ impl Observer {
     fn endpoints(&self, parsed: &ParsedUpdate) -> Result<u32, Error> {
         let mut count = 0;
         for target in &parsed.plan.new {
-            if target.service(&self.settings.domain).is_none() {
+            if target.service(&self.settings.options.domain).is_none() {
                 count += 1;
                 continue;
             }
@@ -203,7 +203,7 @@ impl Observer {
         &self,
         target: &TargetAddress,
     ) -> Result<Option<Vec<Endpoint>>, NotSynced> {
-        let Some((service, namespace)) = target.service(&self.settings.domain) else {
+        let Some((service, namespace)) = target.service(&self.settings.options.domain) else {
             return Ok(None);
         };
         endpoints::endpoints(&self.cache, namespace, service, target.port)

@@ -46,7 +46,7 @@ impl Observer {
         to_old: &ServicesToOld,
     ) -> Option<OtherProxies> {
         let pods = self.pods_that_may_lead_to_old(parsed, old).ok()?;
-        let port = &self.settings.proxies.port;
+        let port = &self.settings.options.proxies.port;
         let mut others = OtherProxies {
             found: self.proxies_without_port(parsed, &pods)?,
             ..OtherProxies::default()
@@ -116,7 +116,7 @@ impl Observer {
         for namespace in namespaces {
             all.extend(self.cache.of(&pods(), namespace)?);
         }
-        let port = &self.settings.proxies.port;
+        let port = &self.settings.options.proxies.port;
         Ok(old_frontends::shared_addresses(&all, port))
     }
 
@@ -152,8 +152,8 @@ impl Observer {
             is_alive(pod) && !old.has(name, None)
         });
         for target in &parsed.plan.new {
-            let elsewhere =
-                { target.service(&self.settings.domain) }.filter(|(_, namespace)| namespace != own);
+            let elsewhere = { target.service(&self.settings.options.domain) }
+                .filter(|(_, namespace)| namespace != own);
             let Some((_, namespace)) = elsewhere else {
                 continue;
             };
@@ -170,7 +170,7 @@ impl Observer {
 
     /// The frontends of new whose responses come through a proxy without an admin port to ask.
     fn proxies_without_port(&self, parsed: &ParsedUpdate, pods: &[Object]) -> Option<Vec<String>> {
-        let port = &self.settings.proxies.port;
+        let port = &self.settings.options.proxies.port;
         let mut has_port: BTreeMap<IpAddr, bool> = BTreeMap::new();
         for pod in pods {
             for address in addresses(pod) {

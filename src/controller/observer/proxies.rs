@@ -43,7 +43,7 @@ impl Observer {
         key: &Key,
         pods: &[Object],
     ) -> Vec<(ProxyPod, Option<Result<LastReport, Instant>>)> {
-        let port = &self.settings.proxies.port;
+        let port = &self.settings.options.proxies.port;
         let all = self.cache.of(&kinds::pods(), &key.namespace);
         let shared = old_frontends::shared_addresses(&all.unwrap_or_else(|_| pods.to_vec()), port);
         let follow = |pod: &Object| {

@@ -98,14 +98,14 @@ impl Observer {
     ) -> Result<Vec<Object>, NotSynced> {
         let mut found = BTreeMap::new();
         // According to the user, nothing of another namespace leads to old.
-        if self.settings.assume_isolated {
+        if self.settings.options.assume_isolated {
             return Ok(Vec::new());
         }
         // All proxies of a complete update have applied its last edit.
         for update in elsewhere.filter(|update| !is_complete(update)) {
             let key = parsed::key(update);
             rests_on.insert(key.namespace.clone());
-            let port = &self.settings.proxies.port;
+            let port = &self.settings.options.proxies.port;
             let mut asked = self.cache.of(&pods(), &key.namespace)?;
             asked.retain(|pod| is_alive(pod) && !old_frontends::ports(pod, port).is_empty());
             // An earlier edit may have named other frontends, so these are not all of its proxies.
@@ -136,9 +136,10 @@ impl Observer {
     fn lead_of(&self, update: &Object, parsed: &ParsedUpdate) -> Arc<UpdateTargets> {
         let key = parsed::key(update);
         let scope = TargetScope {
-            anywhere: key.namespace != parsed.key.namespace || self.settings.allow_any_target,
+            anywhere: key.namespace != parsed.key.namespace
+                || self.settings.options.allow_any_target,
             namespace: key.namespace,
-            domain: self.settings.domain.clone(),
+            domain: self.settings.options.domain.clone(),
         };
         self.update_targets.of(update, &scope)
     }
@@ -191,7 +192,8 @@ impl Observer {
         // If an unusable update of another namespace counted by itself, anyone could keep the flags of all other updates false.
         // Its visible proxies have been asked instead; that there are no others must be confirmed.
         if is_elsewhere {
-            let is_known = self.settings.assume_isolated || self.cache.are_confirmed(&namespace);
+            let is_known =
+                self.settings.options.assume_isolated || self.cache.are_confirmed(&namespace);
             return is_known.then_some(false);
         }
         (!has_proxies(&lead.sources)?).then_some(false)
@@ -215,7 +217,7 @@ impl Observer {
                         || to_old.has_node_port(target.port)
                 }
                 Host::Name(name) => {
-                    let domain = &self.settings.domain;
+                    let domain = &self.settings.options.domain;
                     to_old.has_host(name, namespace, old, domain)
                         // A name of anything else may be that of a node.
                         || (to_old.has_node_port(target.port)
@@ -231,7 +233,7 @@ impl Observer {
     }
 
     fn is_service(&self, name: &str, namespace: &str) -> Result<bool, NotSynced> {
-        let found = services_of_host(name, namespace, &self.settings.domain);
+        let found = services_of_host(name, namespace, &self.settings.options.domain);
         let Some((namespace, name)) = found.first() else {
             return Ok(false);
         };
