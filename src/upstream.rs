@@ -47,8 +47,8 @@ pub enum Error {
     /// All endpoints are ejected after failures, and the caller can fail over to another target.
     #[error("every address is ejected after failures")]
     Ejected,
-    /// This host cannot open a connection: it is out of descriptors, memory, or ports for connections to the address. Not a failure of the
-    /// model server.
+    /// This host cannot open a connection: it is out of descriptors, memory, or ports for connections to the address. Not a
+    /// failure of the model server.
     #[error("this host cannot open a connection")]
     Exhausted {
         /// The limit applies to this address only: ports are counted per destination.

@@ -65,8 +65,8 @@ impl<T: Clone + Send + 'static> Pollers<T> {
         }
     }
 
-    /// The last result from `address`. Starts `task` to poll it, if none does yet and `permit` allows one more, at the fastest pace
-    /// that any owner requires. `None` if it is not allowed.
+    /// The last result from `address`. Starts `task` to poll it, if none does yet and `permit` allows one more, at the fastest
+    /// pace that any owner requires. `None` if it is not allowed.
     ///
     /// # Errors
     /// Since when it is polled, if there is no result yet.

@@ -20,7 +20,8 @@ use crate::k8s::{Notice, Object, identity_of};
 use crate::resource::{DynamoUpdateConfigStatus, Identity, KIND};
 use crate::rollout::{self, Decision, Phase, Timestamp};
 
-/// Reconcile interval of a progressing or draining update. Slightly longer than [`super::tracked::FIGURES`], so that a status write is due.
+/// Reconcile interval of a progressing or draining update. Slightly longer than [`super::tracked::FIGURES`], so that a status
+/// write is due.
 const MOVING: Duration = Duration::from_secs(11);
 /// Reconcile interval of a complete update: something that newly routes clients to old must be noticed soon.
 const COMPLETE: Duration = Duration::from_secs(5);

@@ -1,6 +1,7 @@
 //! Reconciles every `DynamoRollout`: observe, decide by [`crate::scaling`], carry out one action, write the status.
 //!
-//! The traffic is that of a `DynamoUpdateConfig` which the rollout owns, and which the controller observes like any other update. Everything that must survive a reconcile is in the status of the rollout. Contains no policy.
+//! The traffic is that of a `DynamoUpdateConfig` which the rollout owns, and which the controller observes like any other
+//! update. Everything that must survive a reconcile is in the status of the rollout. Contains no policy.
 
 mod accept;
 mod act;

@@ -70,8 +70,8 @@ pub type Continuing = Pin<Box<dyn Future<Output = Continued> + Send>>;
 /// How long a move may take until new's first content. Meanwhile the client gets nothing, although its server is healthy.
 const MOVE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the search for another server holds, in addition to the body and a large head: its state (7 KiB), and a connection with its
-/// buffers. Thousands of streams search at the same time when their server fails.
+/// What the search for another server holds, in addition to the body and a large head: its state (7 KiB), and a connection with
+/// its buffers. Thousands of streams search at the same time when their server fails.
 const SEARCH_COST: usize = 24 * 1024;
 
 /// The request to other servers, and the servers to ask.

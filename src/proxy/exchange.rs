@@ -304,8 +304,8 @@ impl Exchange {
         }
     }
 
-    /// Records the model of an event stream, if it is not known yet and an event's `data` names it. Not for every event: it searches the
-    /// data.
+    /// Records the model of an event stream, if it is not known yet and an event's `data` names it. Not for every event: it
+    /// searches the data.
     pub fn find_model(&mut self, data: &[u8]) {
         if self.model.is_none() {
             self.model = sse::model(data);

@@ -16,8 +16,8 @@ use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Prefixed, deadline, tcp};
 use crate::upstream::Upgraded;
 
-/// How much is read at once in each direction, in bytes. Each tunnel holds both buffers, also while it is idle, and there may be as
-/// many tunnels as connections.
+/// How much is read at once in each direction, in bytes. Each tunnel holds both buffers, also while it is idle, and there may
+/// be as many tunnels as connections.
 const BUFFER: usize = 2 * 1024;
 /// How often to check for traffic within the idle limit.
 const CHECKS: u32 = 4;

@@ -33,7 +33,8 @@ pub(super) struct Connector<'a> {
 }
 
 impl Connector<'_> {
-    /// Opens a connection. Also returns whether ALPN selected HTTP/2, `None` if it selected nothing, and the connection's lifetime.
+    /// Opens a connection. Also returns whether ALPN selected HTTP/2, `None` if it selected nothing, and the connection's
+    /// lifetime.
     pub(super) async fn connect(
         &self,
     ) -> Result<(Transport, Option<bool>, RemainingLifetime), Error> {

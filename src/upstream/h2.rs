@@ -93,8 +93,8 @@ fn is_unprocessed(error: &::h2::Error, interim: u32) -> bool {
         && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
 }
 
-/// Did the server reset the stream because the request is malformed (RFC 9113 §8.1.1), or because it has too many fields, for which
-/// Node.js uses ENHANCE_YOUR_CALM? The other codes blame the server, this process or the connection.
+/// Whether the server reset the stream because the request is malformed (RFC 9113 §8.1.1), or has too many fields, for
+/// which Node.js uses ENHANCE_YOUR_CALM. The other codes blame the server, this process or the connection.
 fn is_bad_request(error: &::h2::Error) -> bool {
     let reasons = [Reason::PROTOCOL_ERROR, Reason::ENHANCE_YOUR_CALM];
     error.is_remote() && error.is_reset() && error.reason().is_some_and(|it| reasons.contains(&it))
@@ -304,8 +304,8 @@ fn request(
     Some(request)
 }
 
-/// The target with all octets of other than ASCII characters percent-encoded (RFC 3986 §2.5). HTTP/1.1 clients and servers exchange
-/// them raw, but some servers close an HTTP/2 connection at the first. `None` if the result is too long.
+/// The target with all octets of other than ASCII characters percent-encoded (RFC 3986 §2.5). HTTP/1.1 clients and servers
+/// exchange them raw, but some servers close an HTTP/2 connection at the first. `None` if the result is too long.
 fn in_ascii(target: PathAndQuery) -> Option<PathAndQuery> {
     match target.as_str().is_ascii() {
         true => Some(target),

@@ -40,8 +40,8 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Stands for the number of streams that a server allows until it has announced it (RFC 9113 §6.5.2). No server can announce
 /// this value.
 const UNKNOWN: usize = usize::MAX - 1;
-/// What a connection costs besides its streams, in bytes: the buffers of h2, and its task. Measured with requests whose heads are as
-/// large as possible.
+/// What a connection costs besides its streams, in bytes: the buffers of h2, and its task. Measured with requests whose heads
+/// are as large as possible.
 const COST: usize = 48 * 1024;
 /// How long a connection without streams is kept.
 const IDLE: Duration = Duration::from_secs(60);
@@ -118,8 +118,8 @@ impl Link {
         Arc::clone(&self.traffic)
     }
 
-    /// Whether it may carry further requests: it is not closed, shutting down or retired. A retired connection closes after its last
-    /// stream, so there are never more of them than open streams.
+    /// Whether it may carry further requests: it is not closed, shutting down or retired. A retired connection closes after its
+    /// last stream, so there are never more of them than open streams.
     pub(super) fn is_open(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         let should_retire = self.traffic.should_retire() || self.load.should_retire();
@@ -145,8 +145,8 @@ impl Reserved {
     }
 }
 
-/// A connection of this thread to the endpoint that can carry another request, with a body of this length, in bytes; `None` if it is
-/// unknown.
+/// A connection of this thread to the endpoint that can carry another request, with a body of this length, in bytes; `None` if
+/// it is unknown.
 pub(super) fn existing(endpoint: u64, length: Option<u64>) -> Option<Link> {
     LINKS.with_borrow_mut(|links| {
         let links = links.get_mut(&endpoint)?;

@@ -206,8 +206,8 @@ fn follows(report: &ProxyReport, parsed: &ParsedUpdate) -> bool {
     report.uid.is_some() && report.uid == parsed.identity.uid
 }
 
-/// The targets to which a proxy may send requests; `None` if it does not report them. Its own old is among them, because an operator
-/// chooses it without any update: it may be old's frontends. If it follows this update, that is checked separately.
+/// The targets to which a proxy may send requests; `None` if it does not report them. Its own old is among them, because an
+/// operator chooses it without any update: it may be old's frontends. If it follows this update, that is checked separately.
 fn reported_targets(report: &ProxyReport, parsed: &ParsedUpdate) -> Option<Vec<TargetAddress>> {
     let mut reported = Vec::new();
     if report.gives_new {

@@ -1,7 +1,7 @@
 //! The InferencePools that route to old's frontends.
 //!
-//! A pool selects pods of its own namespace, as a Service does, and gateways send requests to the addresses of these pods. These may
-//! be workers: an endpoint picker then does what a frontend does.
+//! A pool selects pods of its own namespace, as a Service does, and gateways send requests to the addresses of these pods.
+//! These may be workers: an endpoint picker then does what a frontend does.
 
 use std::collections::BTreeSet;
 

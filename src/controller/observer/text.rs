@@ -171,7 +171,8 @@ impl ToOld<'_> {
         is_any && (has_pod || self.is_redirected(object))
     }
 
-    /// Whether an object leads to old through the nodes: a node port of a Service that leads to old, or a host port of a pod of old.
+    /// Whether an object leads to old through the nodes: a node port of a Service that leads to old, or a host port of a pod of
+    /// old.
     pub(super) fn is_of_node(&self, object: &DynamicObject) -> bool {
         self.is_node_in(&Text::of(object))
     }

@@ -31,8 +31,8 @@ fn is_complete(update: &Object) -> bool {
 }
 
 impl Observer {
-    /// What uses old's frontends as its new generation, if known. `unlabelled` are those of `old` that no label marks as frontends:
-    /// only here are their proxies asked.
+    /// What uses old's frontends as its new generation, if known. `unlabelled` are those of `old` that no label marks as
+    /// frontends: only here are their proxies asked.
     pub(super) fn updates_to_old(
         &self,
         parsed: &ParsedUpdate,

@@ -1,4 +1,5 @@
-//! Reads the status of the update that moves a rollout's traffic: whether new serves, and how the comparison of the generations ended.
+//! Reads the status of the update that moves a rollout's traffic: whether new serves, and how the comparison of the generations
+//! ended.
 
 use super::update;
 use crate::k8s::Object;

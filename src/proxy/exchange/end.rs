@@ -95,8 +95,8 @@ impl Drop for Exchange {
 }
 
 impl Exchange {
-    /// How an exchange ends that is dropped without an end. Usually its client has left. But when the process ends, the exchange of a
-    /// stream that is retried or continued is dropped as well.
+    /// How an exchange ends that is dropped without an end. Usually its client has left. But when the process ends, the
+    /// exchange of a stream that is retried or continued is dropped as well.
     fn end_of_dropped(&mut self) -> End {
         if self.context.lifecycle.phase() != ProcessPhase::Ending {
             return End::Gone;

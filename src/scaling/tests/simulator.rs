@@ -1,6 +1,6 @@
-//! Checks the invariants at each action of long random histories, in a cluster that does everything to break them: reads that are old or
-//! of different times, writes that are lost, half done, late or done twice, controllers that crash, pods that die or never become
-//! ready, other people who scale, quotas, and owners who change their mind.
+//! Checks the invariants at each action of long random histories, in a cluster that does everything to break them: reads that
+//! are old or of different times, writes that are lost, half done, late or done twice, controllers that crash, pods that die or
+//! never become ready, other people who scale, quotas, and owners who change their mind.
 //!
 //! Histories are deterministic: each is given by its seed, which a failure prints.
 

@@ -16,8 +16,8 @@ use crate::request_body::RequestBody;
 use crate::transport::h2::{Sending, Sent, field_list_size};
 use crate::upstream::h2_link::Link;
 
-/// The trailers are larger than this many bytes, which is the most that the server accepts. It would close the connection, with the
-/// streams of other clients.
+/// The trailers are larger than this many bytes, which is the most that the server accepts. It would close the connection, with
+/// the streams of other clients.
 #[derive(Debug, thiserror::Error)]
 #[error("the request trailers are larger than the model server accepts ({0} bytes)")]
 pub struct TrailersTooLarge(pub u32);

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use super::resets::Resets;
 
-/// Maximum number of cancelled requests on a connection. After that, the connection is retired. Servers close a connection on which
-/// too many requests are cancelled (CVE-2023-44487), with the streams of all other clients: Netty at 200 within 30 seconds, nghttp2
-/// (Node.js) at 1,000 plus 33 per second. Others count only [`EARLY`] ones. This limit is far lower, because a new connection is
-/// cheap, and because the up to 99 requests that are then open may be cancelled, too.
+/// Maximum number of cancelled requests on a connection. After that, the connection is retired. Servers close a connection on
+/// which too many requests are cancelled (CVE-2023-44487), with the streams of all other clients: Netty at 200 within 30
+/// seconds, nghttp2 (Node.js) at 1,000 plus 33 per second. Others count only [`EARLY`] ones. This limit is far lower, because a
+/// new connection is cheap, and because the up to 99 requests that are then open may be cancelled, too.
 const MAX_CANCELS: u32 = 96;
 /// A request that is cancelled this early and without a response head may reach the server together with its cancellation. h2
-/// (hyper) closes a connection at the 21st that is cancelled before it is accepted, and Envoy after 250 within their first second.
+/// (hyper) closes a connection at the 21st that is cancelled before it is accepted, and Envoy after 250 within their first
+/// second.
 const EARLY: Duration = Duration::from_secs(1);
 /// An early cancellation counts as this many: 16 of them reach [`MAX_CANCELS`].
 const EARLY_WEIGHT: u32 = 6;
@@ -56,8 +57,8 @@ impl Stream {
         &self.0
     }
 
-    /// Counts a request that is cancelled this long after it was sent, without a response head. Returns how long to wait before the
-    /// stream is reset.
+    /// Counts a request that is cancelled this long after it was sent, without a response head. Returns how long to wait before
+    /// the stream is reset.
     pub fn cancelled(&self, waited: Duration) -> Duration {
         let counts = if waited < EARLY { EARLY_WEIGHT } else { 1 };
         self.0.cancels.fetch_add(counts, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Limits how many resets of requests without a response head a server may have to read at once.
 //!
 //! A server that was busy reads many requests together with their resets. h2 (hyper) closes a connection on which more than 20
-//! requests are reset before it has accepted them. So only a few resets are sent until the server acknowledges a PING that was sent
-//! after them, which means that it has read the requests, too.
+//! requests are reset before it has accepted them. So only a few resets are sent until the server acknowledges a PING that was
+//! sent after them, which means that it has read the requests, too.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
