@@ -42,12 +42,12 @@ pub(super) async fn follow(
     // Holds the reservation for the model IDs across polls.
     let mut kept = None;
     loop {
-        let answer = served(&mut client, &share, &mut trials, &mut kept).await;
-        if let Err(missing) = &answer {
-            tracing::debug!(error = missing.why, "a frontend does not respond");
+        let result = poll(&mut client, &share, &mut trials, &mut kept).await;
+        if let Err(failed) = &result {
+            tracing::debug!(error = failed.why, "a frontend does not respond");
         }
-        if let Some((served, is_changed)) = reading.take(answer) {
-            sink.report(served, is_changed);
+        if let Some((report, is_changed)) = reading.take(result) {
+            sink.report(report, is_changed);
         }
         // After a failure, poll soon to find out whether it persists.
         let calm = if reading.missed > 0 {
@@ -62,40 +62,47 @@ pub(super) async fn follow(
     }
 }
 
+/// Sends one query to a frontend.
+async fn query(
+    client: &mut FrontendClient,
+    share: &Arc<TargetPermit>,
+    path: &str,
+) -> Result<FrontendResponse, FailedQuery> {
+    let _turn = share.query_permit().await;
+    let query = FrontendQuery {
+        path,
+        body: None,
+        most: MAX_LIST,
+    };
+    let answer = client.send(&query, TIMEOUT, share).await;
+    let target = &client.frontend.target;
+    answer.map_err(|error| FailedQuery {
+        why: match std::error::Error::source(&error) {
+            Some(cause) => format!("{target} {error}: {cause}"),
+            None => format!("{target} {error}"),
+        },
+        how: match &error {
+            error if error.was_not_sent() => QueryFailure::NotSent,
+            error if error.is_answer() => QueryFailure::Bad,
+            _ => QueryFailure::NoResponse,
+        },
+    })
+}
+
 /// Polls a frontend once for the models that it serves.
-async fn served(
+async fn poll(
     client: &mut FrontendClient,
     share: &Arc<TargetPermit>,
     trials: &mut ModelProbes,
     kept: &mut Option<ModelIdReservation>,
 ) -> Result<FrontendReport, FailedQuery> {
     let frontend = client.frontend.clone();
-    let mut send = async |path: &str, most: usize| {
-        let _turn = share.query_permit().await;
-        let query = FrontendQuery {
-            path,
-            body: None,
-            most,
-        };
-        let answer = client.send(&query, TIMEOUT, share).await;
-        answer.map_err(|error| FailedQuery {
-            why: match std::error::Error::source(&error) {
-                Some(cause) => format!("{} {error}: {cause}", frontend.target),
-                None => format!("{} {error}", frontend.target),
-            },
-            how: match &error {
-                error if error.was_not_sent() => QueryFailure::NotSent,
-                error if error.is_answer() => QueryFailure::Bad,
-                _ => QueryFailure::NoResponse,
-            },
-        })
-    };
     let FrontendResponse {
         status,
         body,
         is_proxied,
         ..
-    } = send("/v1/models", MAX_LIST).await?;
+    } = query(client, share, "/v1/models").await?;
     if status != StatusCode::OK {
         let (target, code) = (&frontend.target, status.as_u16());
         return Err(FailedQuery {
@@ -112,7 +119,7 @@ async fn served(
     listed.truncate(room);
     listed.shrink_to_fit();
     trials.keep(&listed);
-    let mut served = FrontendReport {
+    let mut report = FrontendReport {
         left_out: count - listed.len(),
         is_proxied,
         ..FrontendReport::default()
@@ -121,17 +128,17 @@ async fn served(
     let mut pages = Vec::new();
     for model in listed {
         let path = format!("/v1/models/{}/ready", in_path(&model));
-        let answer = send(&path, MAX_LIST).await?;
+        let answer = query(client, share, &path).await?;
         let status = answer.status;
         let page = Page::read(status, &answer.body);
         pages.push(page.registered());
-        served.namespaces.extend(page.with_workers());
-        while served.namespaces.len() > MAX_NAMESPACES {
-            served.namespaces.pop_last();
-            served.has_more_namespaces = true;
+        report.namespaces.extend(page.with_workers());
+        while report.namespaces.len() > MAX_NAMESPACES {
+            report.namespaces.pop_last();
+            report.has_more_namespaces = true;
         }
         match status {
-            StatusCode::OK => _ = served.models.insert(model),
+            StatusCode::OK => _ = report.models.insert(model),
             // A frontend of an older version, without this page.
             StatusCode::NOT_FOUND
             | StatusCode::METHOD_NOT_ALLOWED
@@ -139,16 +146,16 @@ async fn served(
             _ => {}
         }
     }
-    if served.left_out == 0 {
-        served.registered = in_all(&pages);
+    if report.left_out == 0 {
+        report.registered = in_all(&pages);
     }
     trials.begin(&frontend, share, &without_page);
     for model in without_page {
         match trials.known(&model) {
-            Some(true) => _ = served.models.insert(model),
+            Some(true) => _ = report.models.insert(model),
             Some(false) => {}
-            None => served.is_trying = true,
+            None => report.is_trying = true,
         }
     }
-    Ok(served)
+    Ok(report)
 }
