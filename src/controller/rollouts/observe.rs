@@ -28,7 +28,7 @@ use crate::resource::rollout_status::{
 use crate::resource::{DynamoUpdateConfigStatus, Retire, read_status};
 use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{
-    ClientRouting, LastWorker, PodToReplace, RemovalOrder, RoleReplicas, RolloutObservation,
+    ClientRouting, LastWorker, Pod, PodToReplace, RemovalOrder, RoleReplicas, RolloutObservation,
     Serves, Side, Traffic,
 };
 use crate::split::{Generation, Weights};
@@ -85,39 +85,8 @@ pub(super) fn observe(
     let (cache, namespace) = (&observer.cache, &*input.key.namespace);
     let accepted = input.accepted;
     let memory = input.before.memory.as_ref();
-    // Once new serves everything, old is deleted by this rollout or by its owner.
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
-    let old = || match objects::without_lost(cache, namespace, &accepted.source, handed_over)? {
-        // Another object of that name, or another component, may have workers that serve, but they are not counted.
-        (_, Some(error)) if !handed_over && !error.is_missing() => Err(error),
-        found => Ok(found),
-    };
-    let (objects, gone) = match objects::accepted_in_place(cache, namespace, accepted)? {
-        Some(objects) => (objects, Sides::default()),
-        None => {
-            let (old, new) = (
-                old()?,
-                objects::without_lost(cache, namespace, &accepted.target, false)?,
-            );
-            let why = |error: Option<objects::Error>| {
-                error.map(|error| Lost {
-                    is_missing: error.is_missing(),
-                    why: error_chain(&error),
-                })
-            };
-            let gone = Sides {
-                old: why(old.1),
-                new: why(new.1),
-            };
-            (
-                Sides {
-                    old: old.0,
-                    new: new.0,
-                },
-                gone,
-            )
-        }
-    };
+    let (objects, gone) = workers_or_lost(observer, input, handed_over)?;
     let frontends = Sides {
         old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
         new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
@@ -149,11 +118,7 @@ pub(super) fn observe(
         roles: objects::accepted_roles(accepted_side(accepted, side))
             .map(|(role, _)| match objects.of(side).get(&role) {
                 Some((_, scaled)) => {
-                    let removes = match (scaled.removes, candidates.get(&(side, role))) {
-                        (ScaleDownOrder::Last, _) => RemovalOrder::Last,
-                        (ScaleDownOrder::Unready, None) => RemovalOrder::Unready,
-                        (ScaleDownOrder::Unready, Some(pods)) => RemovalOrder::Marked(pods.clone()),
-                    };
+                    let removes = removal_order(scaled.removes, candidates.get(&(side, role)));
                     let workers = workers((side, role), scaled, before, input);
                     (role, RoleReplicas { removes, ..workers })
                 }
@@ -210,6 +175,53 @@ pub(super) fn observe(
         },
         update_status,
     })
+}
+
+/// Which replicas an object removes first: `marked` are the pods that can be marked for that.
+fn removal_order(by_object: ScaleDownOrder, marked: Option<&Vec<Pod>>) -> RemovalOrder {
+    match (by_object, marked) {
+        (ScaleDownOrder::Last, _) => RemovalOrder::Last,
+        (ScaleDownOrder::Unready, None) => RemovalOrder::Unready,
+        (ScaleDownOrder::Unready, Some(pods)) => RemovalOrder::Marked(pods.clone()),
+    }
+}
+
+/// The objects of the accepted workers on both sides, and why those that are gone are gone.
+///
+/// # Errors
+/// When something is not listed, or when old cannot be counted.
+fn workers_or_lost(
+    observer: &Observer,
+    input: &ObserveInput,
+    handed_over: bool,
+) -> Result<(Sides<Objects>, Sides<Option<Lost>>), objects::Error> {
+    let (cache, namespace) = (&observer.cache, &*input.key.namespace);
+    let accepted = input.accepted;
+    if let Some(objects) = objects::accepted_in_place(cache, namespace, accepted)? {
+        return Ok((objects, Sides::default()));
+    }
+    // Once new serves everything, old is deleted by this rollout or by its owner.
+    let old = match objects::without_lost(cache, namespace, &accepted.source, handed_over)? {
+        // Another object of that name, or another component, may have workers that serve, but they are not counted.
+        (_, Some(error)) if !handed_over && !error.is_missing() => return Err(error),
+        old => old,
+    };
+    let new = objects::without_lost(cache, namespace, &accepted.target, false)?;
+    let lost = |error: Option<objects::Error>| {
+        error.map(|error| Lost {
+            is_missing: error.is_missing(),
+            why: error_chain(&error),
+        })
+    };
+    let objects = Sides {
+        old: old.0,
+        new: new.0,
+    };
+    let lost = Sides {
+        old: lost(old.1),
+        new: lost(new.1),
+    };
+    Ok((objects, lost))
 }
 
 fn accepts_sizes(input: &ObserveInput) -> bool {
