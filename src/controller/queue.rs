@@ -1,12 +1,12 @@
 //! The work queue: schedules the next reconcile of each update or rollout.
 //!
-//! Of the updates that are due, the next one is from the namespace that has recently used the least time, so that a namespace with
-//! many or expensive updates does not delay the others.
+//! Of those that are due, the next one is from the namespace that has recently used the least time, so that a namespace with
+//! many or expensive ones does not delay the others.
 //!
 //! `kube::runtime::Controller` is not used: its backoff also delays changes, it is not fair to namespaces, and it runs reconciles
 //! concurrently, although each one here reads the caches of all.
 //!
-//! An update is due soon after a change, at a requested time, or, after a failure, with exponential backoff. Backoff never
+//! An object is due soon after a change, at a requested time, or, after a failure, with exponential backoff. Backoff never
 //! delays the reconcile after a change. Pure: `now` and the jitter are arguments.
 
 use std::collections::HashMap;
@@ -18,13 +18,13 @@ use super::rejected_writes::WRITES;
 /// Delay after a change, so that related changes share one reconcile.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// How long an update is postponed.
+/// How long a reconcile is postponed at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The half-life of the time that a namespace has used.
-const HALVED: Duration = Duration::from_secs(5);
+const HALF_LIFE: Duration = Duration::from_secs(5);
 /// Used time below this counts as zero, in seconds.
-const NOTHING: f64 = 1e-4;
+const NEGLIGIBLE: f64 = 1e-4;
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -45,9 +45,9 @@ impl Used {
     fn at(&self, now: Instant) -> f64 {
         let halvings = now
             .saturating_duration_since(self.at)
-            .div_duration_f64(HALVED);
+            .div_duration_f64(HALF_LIFE);
         let left = self.seconds * (-halvings).exp2();
-        if left < NOTHING { 0.0 } else { left }
+        if left < NEGLIGIBLE { 0.0 } else { left }
     }
 }
 
@@ -57,7 +57,7 @@ struct Entry {
     /// The time of the oldest change that has not been reconciled yet.
     changed: Option<Instant>,
     /// Since when it has been postponed.
-    put_back: Option<Instant>,
+    postponed_since: Option<Instant>,
     failures: u32,
     /// A reconcile is being applied: the next one waits for it.
     busy: bool,
@@ -70,14 +70,14 @@ pub(super) struct Due {
     /// The time of its oldest unhandled change.
     pub changed: Option<Instant>,
     /// When it was first postponed, if no reconcile has ended since.
-    pub put_back: Option<Instant>,
+    pub postponed_since: Option<Instant>,
 }
 
 impl Due {
     /// Whether it can be postponed again. Information that never arrives must not delay a decision forever.
     pub fn can_wait(&self, now: Instant) -> bool {
         let waits = |since| now.saturating_duration_since(since) < LONGEST_WAIT;
-        self.put_back.is_none_or(waits)
+        self.postponed_since.is_none_or(waits)
     }
 }
 
@@ -98,12 +98,12 @@ impl Queue {
         self.entries.remove(key);
     }
 
-    /// When the next update is due.
+    /// When the next object is due.
     pub fn next(&self) -> Option<Instant> {
         self.entries.values().filter_map(Entry::at).min()
     }
 
-    /// Records the time that a reconcile of an update in this namespace has taken.
+    /// Records the time that a reconcile in this namespace has taken.
     pub fn used(&mut self, namespace: &str, time: Duration, now: Instant) {
         let used = self.used.get(namespace).map_or(0.0, |used| used.at(now));
         let seconds = used + time.as_secs_f64();
@@ -111,7 +111,7 @@ impl Queue {
             .insert(namespace.to_owned(), Used { seconds, at: now });
     }
 
-    /// Takes an update that is due: of the namespaces that have used the least time, the one that has been due for longest.
+    /// Takes an object that is due: of the namespaces that have used the least time, the one that has been due for longest.
     pub fn take(&mut self, now: Instant) -> Option<Due> {
         self.used.retain(|_, used| used.at(now) > 0.0);
         let used = |key: &Key| {
@@ -132,11 +132,11 @@ impl Queue {
         Some(Due {
             key: key.clone(),
             changed: entry.changed.take(),
-            put_back: entry.put_back.take(),
+            postponed_since: entry.postponed_since.take(),
         })
     }
 
-    /// Marks an update as being applied.
+    /// Marks an object whose reconcile is being applied.
     pub fn begin(&mut self, key: &Key) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.busy = true;
@@ -159,11 +159,11 @@ impl Queue {
         }
     }
 
-    /// Postpones, until `at`, an update that could not be reconciled at `now`. Keeps the time of its oldest change.
-    pub fn put_back(&mut self, due: Due, now: Instant, at: Instant) {
+    /// Postpones, until `at`, an object that could not be reconciled at `now`. Keeps the time of its oldest change.
+    pub fn postpone(&mut self, due: Due, now: Instant, at: Instant) {
         let entry = self.entries.entry(due.key).or_default();
         entry.changed = entry.changed.into_iter().chain(due.changed).min();
-        entry.put_back = due.put_back.or(Some(now));
+        entry.postponed_since = due.postponed_since.or(Some(now));
         entry.be_due(at);
     }
 }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(queue.take(now).unwrap().key.namespace, "busy");
         // After a while, the update that has been due for longest is next.
         queue.wake_at(of("calm", "b"), now);
-        now += 30 * HALVED;
+        now += 30 * HALF_LIFE;
         assert_eq!(queue.take(now).unwrap().key.namespace, "busy");
         assert!(queue.used.is_empty());
     }
@@ -261,7 +261,7 @@ mod tests {
         queue.wake(key("a"), now);
         let due = queue.take(now + GATHER).unwrap();
         queue.wake(key("a"), now + GATHER);
-        queue.put_back(due, now + GATHER, now + 2 * GATHER);
+        queue.postpone(due, now + GATHER, now + 2 * GATHER);
         let due = queue.take(now + 2 * GATHER).unwrap();
         assert_eq!(due.changed, Some(now));
     }
@@ -276,13 +276,13 @@ mod tests {
             if !due.can_wait(now) {
                 break due;
             }
-            queue.put_back(due, now, now + Duration::from_secs(2));
+            queue.postpone(due, now, now + Duration::from_secs(2));
             now += Duration::from_secs(2);
         };
-        assert_eq!(due.put_back, Some(start));
+        assert_eq!(due.postponed_since, Some(start));
         assert_eq!(now, start + Duration::from_secs(6));
         queue.wake_at(key("a"), now);
-        assert_eq!(queue.take(now).unwrap().put_back, None);
+        assert_eq!(queue.take(now).unwrap().postponed_since, None);
     }
 
     #[test]

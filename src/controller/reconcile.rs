@@ -50,7 +50,7 @@ impl Controller {
                 self.metrics.errors.with_label_values(&["invalid"]).inc();
                 let (job, early_until) = self.invalid(&key, &object, &updates, &problems);
                 if let Some(until) = early_until.filter(|_| due.can_wait(begun)) {
-                    self.queue.put_back(due, begun, until);
+                    self.queue.postpone(due, begun, until);
                     return;
                 }
                 job
@@ -65,13 +65,13 @@ impl Controller {
                     let moves = job.desired().is_some() && job.desired() != job.found;
                     let can_wait = !moves && due.can_wait(begun);
                     if let Some(until) = early_until.filter(|_| can_wait) {
-                        self.queue.put_back(due, begun, until);
+                        self.queue.postpone(due, begun, until);
                         return;
                     }
                     job
                 }
                 Err(error) if error.is_early() => {
-                    self.queue.put_back(due, begun, begun + RETRY_DELAY);
+                    self.queue.postpone(due, begun, begun + RETRY_DELAY);
                     return;
                 }
                 Err(error) => self.observe_failed(&key, &object, &parsed, &error),

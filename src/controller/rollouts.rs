@@ -186,7 +186,7 @@ impl Rollouts {
                 self.metrics.rollouts.forget(&key);
                 return;
             }
-            Err(_) => return self.put_back(due),
+            Err(_) => return self.postpone(due),
         };
         if found.metadata.deletion_timestamp.is_some() {
             return;
@@ -215,7 +215,7 @@ impl Rollouts {
                 self.report_refusal(subject, &mut work);
                 self.begin(work);
             }
-            Err(NotYetObserved) => self.put_back(due),
+            Err(NotYetObserved) => self.postpone(due),
         }
     }
 
@@ -231,9 +231,9 @@ impl Rollouts {
         }
     }
 
-    fn put_back(&mut self, due: Due) {
+    fn postpone(&mut self, due: Due) {
         let now = Instant::now();
-        self.queue.put_back(due, now, now + RETRY_DELAY);
+        self.queue.postpone(due, now, now + RETRY_DELAY);
     }
 
     /// Starts to carry out the decision.
