@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::{Key, parsed};
 use crate::k8s::Object;
 
-/// The maximum number of updates that are followed.
+/// The maximum number of updates that are followed, and likewise of rollouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateLimits {
     /// Per namespace.
@@ -15,7 +15,7 @@ pub struct UpdateLimits {
     pub total: usize,
 }
 
-/// The limit that prevents an update from being followed.
+/// The limit that prevents an object from being followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TooMany {
     InNamespace(usize),
@@ -35,10 +35,10 @@ impl TooMany {
     }
 }
 
-/// When an update was created, in seconds since 1970, and its name.
+/// When an object was created, in seconds since 1970, and its name.
 type Age = (i64, Key);
 
-/// All updates by age.
+/// All updates, or all rollouts, by age.
 pub(super) struct Admission {
     most: UpdateLimits,
     ages: HashMap<Key, i64>,
@@ -56,10 +56,10 @@ impl Admission {
         }
     }
 
-    /// Adds an update that exists.
-    pub fn add(&mut self, update: &Object) {
-        let key = parsed::key(update);
-        let created = update.metadata.creation_timestamp.as_ref();
+    /// Adds an object that exists.
+    pub fn add(&mut self, object: &Object) {
+        let key = parsed::key(object);
+        let created = object.metadata.creation_timestamp.as_ref();
         let created = created.map_or(0, |time| time.0.as_second());
         if self.ages.get(&key) == Some(&created) {
             return;
@@ -74,7 +74,7 @@ impl Admission {
             .insert((created, key));
     }
 
-    /// Forgets an update that was deleted.
+    /// Forgets an object that was deleted.
     pub fn forget(&mut self, key: &Key) {
         let Some(created) = self.ages.remove(key) else {
             return;
@@ -89,7 +89,7 @@ impl Admission {
         }
     }
 
-    /// Why an update is not followed, if it is not.
+    /// Why an object is not followed, if it is not.
     pub fn refuses(&self, key: &Key) -> Option<TooMany> {
         let age = (*self.ages.get(key)?, key.clone());
         let own = self.namespaces.get(&key.namespace)?;
@@ -101,7 +101,7 @@ impl Admission {
         if self.all.len() <= most.total {
             return None;
         }
-        // An update beyond its namespace's limit takes no slot from others.
+        // An object beyond its namespace's limit takes no slot from others.
         let mut counts: HashMap<&str, usize> = HashMap::new();
         let older = self.all.range(..age).filter(|(_, older)| {
             let count = counts.entry(&older.namespace).or_default();

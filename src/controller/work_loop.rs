@@ -1,4 +1,5 @@
-//! The controller's main loop: takes changes, wakes the updates that they affect, and reconciles one update at a time.
+//! The controller's main loop: takes changes, wakes the updates that they affect, and reconciles one update at a time. It also
+//! drives `rollouts`.
 //!
 //! Does not depend on how an update is observed, decided or written.
 
