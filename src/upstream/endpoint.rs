@@ -17,7 +17,7 @@ const FIRST_EJECTION: Duration = Duration::from_secs(1);
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
 
 /// Timeout for the connection that [`Endpoint::prove`] opens.
-const PROVE: Duration = Duration::from_millis(500);
+const PROVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One address. Shared by all threads and by all snapshots that contain the address.
 #[derive(Debug)]
@@ -141,7 +141,10 @@ impl Endpoint {
     /// Checks that the endpoint accepts a connection, and closes that connection immediately.
     pub async fn prove(&self) -> bool {
         let connecting = tokio::net::TcpStream::connect(self.address);
-        let proven = matches!(tokio::time::timeout(PROVE, connecting).await, Ok(Ok(_)));
+        let proven = matches!(
+            tokio::time::timeout(PROVE_TIMEOUT, connecting).await,
+            Ok(Ok(_))
+        );
         if proven {
             self.proven.store(true, Ordering::Relaxed);
         }

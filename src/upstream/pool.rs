@@ -227,7 +227,7 @@ impl Pool {
                 .await
                 .unwrap_or(Err(error)),
         };
-        note(&endpoint, &result, options, &view);
+        record_result(&endpoint, &result, options, &view);
         result
     }
 
@@ -274,7 +274,7 @@ impl Pool {
                     .unwrap_or(Err(error))
             }
         };
-        note(endpoint, &result, options, &view);
+        record_result(endpoint, &result, options, &view);
         result
     }
 
@@ -295,7 +295,7 @@ impl Pool {
 }
 
 /// Records the result of an attempt for the health of the endpoint.
-fn note(
+fn record_result(
     endpoint: &Endpoint,
     result: &Result<Response<UpstreamBody>, Error>,
     options: SendOptions,
