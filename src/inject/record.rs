@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::tree::Tree;
 
@@ -78,16 +78,27 @@ pub(super) struct Replaced {
 impl Replaced {
     /// The original value; `None` if it used an alias.
     pub fn original(&self) -> Option<Json> {
-        let indent = " ".repeat(self.column.unwrap_or(0));
-        let text = format!("{indent}k:{}\n", self.was);
-        let tree = Tree::read(&text).ok().flatten();
-        let read = match tree {
-            Some(tree) => tree.json().ok(),
-            None => Some(Json::Object(Map::new())),
+        let read = match self.column {
+            Some(column) => in_block(&self.was, column),
+            None => in_flow(&self.was),
         };
-        let read = read.and_then(|json| json.get("k").cloned());
         read.or_else(|| self.value.clone())
     }
+}
+
+/// The value of a key at `column` in block style, if `after` is the text after its colon.
+pub(super) fn in_block(after: &str, column: usize) -> Option<Json> {
+    value_of_k(&format!("{}k:{after}\n", " ".repeat(column)))
+}
+
+/// The same for a quoted key in flow style.
+pub(super) fn in_flow(after: &str) -> Option<Json> {
+    value_of_k(&format!("{{\"k\":{after}\n}}"))
+}
+
+fn value_of_k(text: &str) -> Option<Json> {
+    let tree = Tree::read(text).ok().flatten()?;
+    tree.json().ok()?.get("k").cloned()
 }
 
 impl Record {

@@ -6,6 +6,7 @@ mod swapped;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
 use super::cut::{self, Cut, line_end, line_start};
@@ -41,13 +42,22 @@ pub(super) fn record(root: &Json, workload: &Workload) -> Result<Option<Record>,
 pub(super) struct Undo<'a> {
     tree: &'a Tree<'a>,
     root: &'a Json,
+    /// Whether the document is JSON, and must remain so.
+    is_json: bool,
     cuts: Vec<Cut>,
 }
 
 impl<'a> Undo<'a> {
     pub fn new(tree: &'a Tree<'a>, root: &'a Json) -> Self {
+        let is_json = tree.text.trim_start().starts_with('{')
+            && serde_json::from_str::<IgnoredAny>(tree.text).is_ok();
         let cuts = Vec::new();
-        Self { tree, root, cuts }
+        Self {
+            tree,
+            root,
+            is_json,
+            cuts,
+        }
     }
 
     pub fn finish(self) -> String {

@@ -10,9 +10,10 @@ mod ports;
 mod random;
 mod servers;
 mod shell_variables;
+mod styles;
 mod unusual_yaml;
 
-use crossfade::inject::{Error, Options, inject, manifests, uninject, yaml};
+use crossfade::inject::{ANNOTATION, Error, Options, inject, manifests, uninject, yaml};
 use serde_json::Value;
 
 use crate::manifests::{corpus, deployment, flat, injected, injected_with};

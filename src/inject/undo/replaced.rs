@@ -10,7 +10,8 @@ use crate::inject::cut::{self, Cut, column};
 use crate::inject::defaults::Defaults;
 use crate::inject::emit::{self, Style};
 use crate::inject::path::{self, Path, below};
-use crate::inject::record::Replaced;
+use crate::inject::record::{Replaced, in_block, in_flow};
+use crate::inject::tree::Entry;
 use crate::inject::workload::Workload;
 use crate::inject::{Note, Refused};
 
@@ -73,16 +74,9 @@ impl Undo<'_> {
         let key = column(text, entry.key_span.start);
         let range = entry.colon..entry.node.span.end;
         let newline = cut::newline(text);
-        let is_as_it_was = match replaced.column {
-            Some(column) => !flow && column == key,
-            None => flow || !replaced.was.contains('\n'),
-        };
-        let breaks = replaced.was.matches('\n').count();
-        let same_breaks =
-            breaks == 0 || (newline == "\r\n") == (replaced.was.matches("\r\n").count() == breaks);
-        let can_be_read = replaced.value.is_none() || has_anchors(text, &replaced.was);
-        let new = if is_as_it_was && same_breaks && can_be_read && extra.is_empty() {
-            replaced.was.clone()
+        let was = self.after_colon(replaced, entry, flow);
+        let new = if let Some(was) = was.filter(|_| extra.is_empty()) {
+            was
         } else {
             let Some(mut json) = replaced.original() else {
                 return Err(Refused::of(
@@ -116,6 +110,37 @@ impl Undo<'_> {
             depth: 0,
         });
         Ok(())
+    }
+
+    /// The original text for after the colon of `entry`, if it means the same there.
+    fn after_colon(&self, replaced: &Replaced, entry: &Entry, flow: bool) -> Option<String> {
+        let text = self.tree.text;
+        let key = &text[entry.key_span.clone()];
+        let is_json_key = flow && key.starts_with('"');
+        let mut was = replaced.was.clone();
+        // Compact JSON has no space there, and only a quoted key in flow style needs none.
+        if !was.is_empty() && !was.starts_with(char::is_whitespace) && !is_json_key {
+            was.insert(0, ' ');
+        }
+        let column = column(text, entry.key_span.start);
+        let same_column = match replaced.column {
+            Some(recorded) => !flow && recorded == column,
+            None => flow || !was.contains('\n'),
+        };
+        let breaks = was.matches('\n').count();
+        let crlf = was.matches("\r\n").count();
+        let same_breaks = breaks == 0 || (cut::newline(text) == "\r\n") == (crlf == breaks);
+        let read = match flow {
+            _ if self.is_json => serde_json::from_str(&was).ok(),
+            true => in_flow(&was),
+            false => in_block(&was, column),
+        };
+        let means_the_same = match read {
+            Some(read) => replaced.original() == Some(read),
+            // It has an alias.
+            None => !self.is_json && replaced.value.is_some() && has_anchors(text, &was),
+        };
+        (same_column && same_breaks && means_the_same).then_some(was)
     }
 }
 
