@@ -7,8 +7,12 @@ pub(super) type Edits = Vec<(Range<usize>, String)>;
 
 /// The edits of a scalar that replace every `from` with `to`, if it has so many.
 pub(super) fn exactly(written: &str, from: &str, to: &str, times: usize) -> Option<Edits> {
-    let all = [literal, rewritten].map(|edits| edits(written, from, to));
-    all.into_iter().find(|edits| edits.len() == times)
+    let all = literal(written, from, to);
+    if all.len() == times {
+        return Some(all);
+    }
+    let all = rewritten(written, from, to);
+    (all.len() == times * changes(from, to)).then_some(all)
 }
 
 pub(super) fn literal(written: &str, from: &str, to: &str) -> Edits {
@@ -17,29 +21,75 @@ pub(super) fn literal(written: &str, from: &str, to: &str) -> Edits {
     edits.collect()
 }
 
-/// The same where a line may be folded within `from`, or a character escaped. All this stays, unless it is in the part that changes.
+/// The same where a line may be folded within `from`, or a character escaped. All this stays, unless it is in a part that changes.
 fn rewritten(written: &str, from: &str, to: &str) -> Edits {
-    let head = common(from.chars(), to.chars());
-    let (rest, new) = (&from[head..], &to[head..]);
-    let tail = common(rest.chars().rev(), new.chars().rev());
-    let (old, new) = (&rest[..rest.len() - tail], &new[..new.len() - tail]);
-    let (head, tail) = (&from[..head], &rest[rest.len() - tail..]);
+    let parts = parts(from, to);
     let find = |at: usize| {
-        let start = after(written, at, head)?;
-        let end = after(written, start, old)?;
-        Some((start..end, after(written, end, tail)?))
+        let mut edits = Edits::new();
+        let mut end = at;
+        for (old, new) in &parts {
+            let start = end;
+            end = after(written, start, old)?;
+            if old != new {
+                edits.push((start..end, (*new).to_owned()));
+            }
+        }
+        Some((edits, end))
     };
-    let mut edits = Edits::new();
+    let mut found = Edits::new();
     let mut next = 0;
     for (at, _) in written.char_indices() {
         if at >= next
-            && let Some((range, end)) = find(at)
+            && let Some((edits, end)) = find(at)
         {
-            edits.push((range, new.to_owned()));
+            found.extend(edits);
             next = end;
         }
     }
-    edits
+    found
+}
+
+/// How many parts of `from` [`rewritten`] replaces in each place.
+fn changes(from: &str, to: &str) -> usize {
+    let parts = parts(from, to);
+    parts.iter().filter(|(old, new)| old != new).count()
+}
+
+/// Two texts part by part. If they differ only in numbers, each of these is a part, so that all between them stays; otherwise,
+/// everything from the first difference to the last.
+fn parts<'t>(from: &'t str, to: &'t str) -> Vec<(&'t str, &'t str)> {
+    let (old, new) = (runs(from), runs(to));
+    let is_number = |run: &str| run.starts_with(|c: char| c.is_ascii_digit());
+    let pairs = || old.iter().copied().zip(new.iter().copied());
+    if old.len() == new.len()
+        && pairs().all(|(old, new)| old == new || is_number(old) && is_number(new))
+    {
+        return pairs().collect();
+    }
+    let head = common(from.chars(), to.chars());
+    let (rest, new) = (&from[head..], &to[head..]);
+    let tail = common(rest.chars().rev(), new.chars().rev());
+    let (head, middle) = (&from[..head], rest.len() - tail);
+    let (middle, tail) = rest.split_at(middle);
+    vec![
+        (head, head),
+        (middle, &new[..new.len() - tail.len()]),
+        (tail, tail),
+    ]
+}
+
+/// The numbers in a text, and what is between them.
+fn runs(text: &str) -> Vec<&str> {
+    let mut runs = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_number = first.is_ascii_digit();
+        let end = rest.find(|c: char| c.is_ascii_digit() != is_number);
+        let (run, after) = rest.split_at(end.unwrap_or(rest.len()));
+        runs.push(run);
+        rest = after;
+    }
+    runs
 }
 
 /// The length of what two texts have in common at their beginning.
@@ -143,6 +193,12 @@ mod tests {
             assert_eq!(new, expected);
             assert_eq!(replace(&new, to, from), written);
         }
+        // Only the numbers change, and not the folded line between them.
+        let edits = exactly("a:80\n  b:80", "a:80 b:80", "a:9090 b:9090", 1).unwrap();
+        assert_eq!(
+            edits,
+            [(2..4, "9090".to_owned()), (9..11, "9090".to_owned())]
+        );
         assert_eq!(exactly("-p\n\n 80", "-p 80", "-p 90", 1), None);
         assert_eq!(
             exactly("-p 80 -p\n 80", "-p 80", "-p 90", 1).map(|all| all.len()),

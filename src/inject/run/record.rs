@@ -12,12 +12,14 @@ use crate::inject::{Note, Options, Refused, live, pod, sidecar};
 
 /// Verifies that removal restores the text byte for byte; otherwise nothing is injected.
 pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<(), Refused> {
-    let odd = || {
+    let odd_at = |at: usize| {
         Refused::at(
-            0,
-            "is written in a way that uninject could not restore byte for byte; write it in plain block style",
+            at,
+            "what is written here must change, and uninject could not restore it byte for byte: write it on one line, or as a \
+             block (|)",
         )
     };
+    let odd = || odd_at(0);
     let tree = Tree::read(text).ok().flatten().ok_or_else(odd)?;
     let json = tree.json().map_err(|_| odd())?;
     let mut undo = Undo::new(&tree, &json);
@@ -27,10 +29,14 @@ pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<
             undo.take_back(workload, &record, &mut note)?;
         }
     }
-    match undo.finish() == before {
-        true => Ok(()),
-        false => Err(odd()),
+    let restored = undo.finish();
+    if restored == before {
+        return Ok(());
     }
+    let pairs = before.bytes().zip(restored.bytes());
+    Err(odd_at(
+        pairs.take_while(|(one, other)| one == other).count(),
+    ))
 }
 
 /// Writes the record of the changes. `earlier` is the record of the injection that this one replaces.

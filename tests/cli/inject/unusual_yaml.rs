@@ -255,6 +255,30 @@ fn a_line_that_is_folded_anywhere_is_edited_and_restored() {
 }
 
 #[test]
+fn a_probe_with_the_port_on_both_sides_of_a_fold_is_edited_and_restored() {
+    let probe = |text: &str| {
+        deployment(&format!(
+            "{SERVER}        livenessProbe:\n          exec:\n            command:\n            - sh\n            - -c\n            - {text}\n"
+        ))
+    };
+    let command = "curl -sf http://localhost:8000/health >/dev/null && curl -sf http://localhost:8000/v1/models | grep x";
+    for (at, _) in command.match_indices(' ') {
+        let (head, tail) = (&command[..at], &command[at + 1..]);
+        for written in [
+            format!("{head}\n              {tail}"),
+            format!(">-\n              {head}\n              {tail}"),
+        ] {
+            let text = probe(&written);
+            let report = injected(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let changed = probe(&written.replace("8000", "8080"));
+            let changed = changed.lines().find(|line| line.contains("curl")).unwrap();
+            assert!(report.text.contains(changed), "{}", report.text);
+            assert_eq!(uninject(&report.text).unwrap().text, text);
+        }
+    }
+}
+
+#[test]
 fn rare_styles_are_edited_as_well() {
     for text in [
         // Deeply indented lists, block scalars of each kind in each position, blank lines, and comments everywhere.
