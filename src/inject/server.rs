@@ -74,6 +74,9 @@ const WORKERS: [&str; 6] = [
     "dynamo.router",
 ];
 
+/// Sub-commands of vLLM that serve no clients.
+const OTHER_COMMANDS: [&str; 5] = ["bench", "chat", "collect-env", "complete", "run-batch"];
+
 impl Server {
     /// The server that runs in a container, if known.
     pub fn of(container: &Json) -> Option<Self> {
@@ -97,7 +100,7 @@ impl Server {
         let has_own_command = merged(container, "command").is_array();
         let by_image = MARKS.iter().find(|marks| marks.images.contains(&name));
         by_image
-            .filter(|_| !has_own_command)
+            .filter(|_| !has_own_command && !is_other_command(&line))
             .map(|marks| marks.server)
     }
 
@@ -182,6 +185,15 @@ pub(super) fn speaks_tls(container: &Json) -> bool {
         .iter()
         .any(|flag| line.contains(flag))
         || is_variable(container, "DYN_TLS_CERT_PATH")
+}
+
+/// Whether arguments in place of those of a server run another command of its program, such as `vllm bench serve`.
+fn is_other_command(line: &str) -> bool {
+    let mut words = line.split_whitespace().peekable();
+    words.next_if(|word| word.rsplit('/').next() == Some("vllm"));
+    words
+        .next()
+        .is_some_and(|word| OTHER_COMMANDS.contains(&word))
 }
 
 fn command_line(container: &Json) -> String {

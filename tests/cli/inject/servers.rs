@@ -970,3 +970,23 @@ fn resources_of_the_whole_pod_are_reported() {
     );
     assert!(with("{}").contains("Guaranteed"));
 }
+
+#[test]
+fn another_command_of_the_image_is_no_server() {
+    for args in [
+        "[vllm, bench, serve, --port, \"8000\"]",
+        "[bench, serve]",
+        "[/usr/bin/vllm, run-batch, -i, x]",
+    ] {
+        let text = deployment(&format!(
+            "        image: vllm/vllm-openai\n        args: {args}\n"
+        ));
+        let error = injected(&text).unwrap_err().to_string();
+        assert!(
+            error.starts_with("no frontend was found in Deployment/server"),
+            "{args}: {error}"
+        );
+    }
+    let text = deployment("        image: vllm/vllm-openai\n        args: [--model, bench]\n");
+    assert!(injected(&text).is_ok());
+}
