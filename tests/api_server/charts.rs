@@ -95,6 +95,37 @@ fn own_annotations_take_precedence_and_labels_can_be_null() {
 }
 
 #[test]
+fn names_that_are_numbers_are_strings_in_all_objects() {
+    fn numbers(value: &Value, key: &str, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                for (key, value) in map {
+                    numbers(value, key, found);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| numbers(item, key, found)),
+            Value::Number(number) if number.to_string() == "123" || number.to_string() == "456" => {
+                found.push(format!("{key}: {number}"));
+            }
+            _ => {}
+        }
+    }
+    let given = ["template", "123", &path(CONTROLLER)];
+    let own = "--set-string=serviceAccount.name=123,priorityClassName=456,fullnameOverride=123";
+    for own in [&[][..], &[own]] {
+        let text =
+            Helm::new(None).run(&[&given[..], &EVERYTHING, own, &["--namespace=456"]].concat());
+        let mut found = Vec::new();
+        for manifest in manifests(&text).unwrap() {
+            for object in &manifest.objects {
+                numbers(object, "", &mut found);
+            }
+        }
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
 fn the_other_ports_of_proxies_can_be_restricted_as_well() {
     let helm = Helm::new(None);
     let controller = path(CONTROLLER);

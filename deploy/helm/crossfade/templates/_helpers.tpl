@@ -62,16 +62,16 @@
 
 {{- define "crossfade.selectorLabels" -}}
 app.kubernetes.io/name: crossfade-controller
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- /* Labels of every object. */}}
 {{- define "crossfade.labels" -}}
 {{ include "crossfade.selectorLabels" . }}
 app.kubernetes.io/part-of: crossfade
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | quote }}
 {{- end -}}
 
 {{- /* An object, by kind and name, from one of the files/, which are links to deploy/: (list $ "files/x.yaml" "Kind" "name") */}}
