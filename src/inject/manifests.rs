@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::documents::{content, split};
 use super::emit::{Style, entry};
 use super::tree::{Tree, Unreadable};
-use super::workload::MAX_LISTS;
+use super::workload::{MAX_LISTS, typed};
 use super::{Error, MAX_BYTES};
 
 /// A document of a text.
@@ -62,7 +62,8 @@ fn flatten(json: Json, lists: usize, objects: &mut Vec<Json>) {
     match json["items"].as_array() {
         Some(items) if is_list && lists > 0 => {
             for item in items {
-                flatten(item.clone(), lists - 1, objects);
+                let item = typed(item, &json).unwrap_or_else(|| item.clone());
+                flatten(item, lists - 1, objects);
             }
         }
         _ if json.is_null() => {}

@@ -134,8 +134,11 @@ impl Run {
         self.has_objects = true;
         let mut workloads = Vec::new();
         let lines = Lines::of(document);
-        let object = |path: Path| {
-            let object = path::get(&json, &path).cloned().unwrap_or_default();
+        let object = |path: Path, kind: &str| {
+            let mut object = path::get(&json, &path).cloned().unwrap_or_default();
+            if object["kind"].is_null() {
+                object["kind"] = kind.into();
+            }
             (lines.line(start(&tree, &path)), object)
         };
         for found in find(&json) {
@@ -149,9 +152,13 @@ impl Run {
                         workloads.push(*workload);
                     }
                 }
-                Found::Service(path) => self.services.push(object(path)),
-                Found::ServiceAccount(path) => self.accounts.push(object(path)),
-                Found::NetworkPolicy(path) => self.policies.push(object(path)),
+                Found::Service(path) => self.services.push(object(path, "Service")),
+                Found::ServiceAccount(path) => {
+                    self.accounts.push(object(path, "ServiceAccount"));
+                }
+                Found::NetworkPolicy(path) => {
+                    self.policies.push(object(path, "NetworkPolicy"));
+                }
                 Found::Unsupported { name, why } => {
                     let at = lines.line(tree.root.span.start);
                     let summary = format!("left as it is: {}", why.reason());

@@ -82,14 +82,17 @@ impl Unsupported {
 /// All objects of a document.
 pub(super) fn find(root: &Json) -> Vec<Found> {
     let mut found = Vec::new();
-    objects(root, &Path::new(), MAX_LISTS, &mut found);
+    objects(root, &Path::new(), None, MAX_LISTS, &mut found);
     found
 }
 
-fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
+/// `list` is the list that contains the object.
+fn objects(root: &Json, path: &Path, list: Option<&Json>, lists: usize, found: &mut Vec<Found>) {
     let Some(object) = get(root, path) else {
         return;
     };
+    let complete = list.and_then(|list| typed(object, list));
+    let object = complete.as_ref().unwrap_or(object);
     let kind = object["kind"].as_str().unwrap_or_default();
     let group = object["apiVersion"].as_str().unwrap_or_default();
     let group = group.split_once('/').map_or("", |(group, _)| group);
@@ -98,7 +101,7 @@ fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
             let items = object["items"].as_array().map_or(0, Vec::len);
             for index in 0..items {
                 let path = below(&below(path, ["items"]), [index]);
-                objects(root, &path, lists - 1, found);
+                objects(root, &path, Some(object), lists - 1, found);
             }
         }
         ("extensions", "Deployment") => found.push(unsupported(object, Unsupported::Version)),
@@ -110,6 +113,18 @@ fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
         _ if makes_pods(object) => found.push(unsupported(object, Unsupported::Kind)),
         _ => found.push(Found::Other),
     }
+}
+
+/// An item with the kind and version that it has because of its list, such as a `DeploymentList`; `None` if it names its own.
+pub(super) fn typed(item: &Json, list: &Json) -> Option<Json> {
+    let kind = list["kind"].as_str()?.strip_suffix("List")?;
+    if kind.is_empty() || !item["kind"].is_null() || !item.is_object() {
+        return None;
+    }
+    let mut item = item.clone();
+    item["kind"] = kind.into();
+    item["apiVersion"] = list["apiVersion"].clone();
+    Some(item)
 }
 
 /// The name of an object in kubectl's notation.

@@ -1,5 +1,7 @@
 //! Objects that contain pods: how they were created, and how the controller finds their pods.
 
+use serde_json::json;
+
 use super::*;
 
 const VLLM: &str = "        image: vllm/vllm-openai\n";
@@ -63,6 +65,31 @@ fn a_sidecar_that_someone_has_changed_is_replaced() {
             "{}",
             again.notes[0]
         );
+    }
+}
+
+#[test]
+fn the_objects_of_a_typed_list_have_its_kind() {
+    for kind in ["Deployment", "StatefulSet"] {
+        let item = json!({
+            "metadata": {"name": "a"},
+            "spec": {"template": {
+                "metadata": {"labels": {"app": "a"}},
+                "spec": {"containers": [{"name": "server", "image": "vllm/vllm-openai"}]},
+            }},
+        });
+        let list = json!({"apiVersion": "apps/v1", "kind": format!("{kind}List"), "items": [item]});
+        let text = yaml(&list);
+        let report = injected(&text).unwrap();
+        assert_eq!(report.notes[0].object, format!("{kind}/a"));
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+        let objects = &manifests(&text).unwrap()[0].objects;
+        assert_eq!(objects[0]["kind"], kind);
+        assert_eq!(objects[0]["apiVersion"], "apps/v1");
+        let service = json!({"metadata": {"name": "s"}, "spec": {"selector": {"app": "a"}, "ports": [{"port": 8000}]}});
+        let services = json!({"apiVersion": "v1", "kind": "ServiceList", "items": [service]});
+        let report = injected(&format!("{text}---\n{}", yaml(&services))).unwrap();
+        assert_eq!(report.notes[1].object, "Service/s");
     }
 }
 
@@ -382,7 +409,10 @@ fn a_network_policy_that_closes_the_admin_port_is_reported() {
         (policy(&only("crossfade")), false),
         (policy(&only("9000, endPort: 9999")), false),
         (policy(&only("1, endPort: 9463")), true),
-        (policy(&(only("8000") + ", policyTypes: [Egress]")), false),
+        (
+            policy(&(only("8000") + ", policyTypes: [Egress], egress: [{}]")),
+            false,
+        ),
         (policy("podSelector: {}, ingress: [{}]"), false),
         (policy("podSelector: {matchLabels: {app: b}}"), false),
         (policy(&only("8000")) + &policy(&only("9464")), false),
