@@ -1,4 +1,6 @@
-//! Explains which NetworkPolicies close the admin port of the injected pods.
+//! Explains which NetworkPolicies close the admin port of the injected pods, and what crossfade must reach from them.
+
+mod egress;
 
 use serde_json::Value as Json;
 
@@ -7,35 +9,89 @@ use super::services::Injected;
 use super::sidecar::NAME;
 use super::workload::shown;
 
-/// Notes on the NetworkPolicies, each with the line where it begins. Policies add up, so one that allows the port is enough.
+pub(super) const KIND: &str = "NetworkPolicy";
+
+/// Notes on the NetworkPolicies, each with the line where it begins. Policies add up, so one that allows a port is enough.
 pub(super) fn notes(policies: &[(usize, Json)], injected: &[Injected]) -> Vec<Note> {
     let mut notes = Vec::new();
     for pods in injected {
-        let selecting = policies.iter().filter(|(_, policy)| selects(policy, pods));
-        let selecting: Vec<_> = selecting.collect();
-        let (Some((line, policy)), Some(admin)) = (selecting.first(), pods.admin()) else {
-            continue;
+        let selecting = |direction| {
+            let policies = policies.iter();
+            policies
+                .filter(move |(_, policy)| restricts(policy, direction) && selects(policy, pods))
         };
-        if { selecting.iter() }.any(|(_, policy)| allows(policy, admin)) {
+        let ingress: Vec<_> = selecting("Ingress").collect();
+        if let (Some((line, policy)), Some(admin)) = (ingress.first(), pods.admin())
+            && !{ ingress.iter() }.any(|(_, policy)| allows(policy, admin))
+        {
+            let mut note = Note::new(&shown(policy), *line, "left as it is");
+            note.warn(format!(
+                "its ingress rules do not allow port {admin} of {}: neither the controller nor Prometheus can query crossfade \
+                 there; allow this port",
+                pods.name
+            ));
+            notes.push(note);
+        }
+        let egress: Vec<_> = selecting("Egress").map(|(_, policy)| policy).collect();
+        if let (Some((line, policy)), Some(needs)) =
+            (selecting("Egress").next(), egress::needs(&egress))
+        {
+            let mut note = Note::new(&shown(policy), *line, "left as it is");
+            let others: Vec<_> = egress[1..].iter().map(|policy| shown(policy)).collect();
+            let with = match others.as_slice() {
+                [] => String::new(),
+                others => format!(", with those of {},", others.join(", ")),
+            };
+            note.warn(format!(
+                "its egress rules{with} must allow crossfade in {} to reach: {needs}",
+                pods.name
+            ));
+            notes.push(note);
+        }
+    }
+    notes
+}
+
+/// Notes on policies of other kinds, which are not checked.
+pub(super) fn of_others(policies: &[(usize, Json)], injected: &[Injected]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    for (line, policy) in policies {
+        let namespace = &policy["metadata"]["namespace"];
+        if !injected
+            .iter()
+            .any(|pods| namespace.is_null() || pods.is_in(namespace))
+        {
             continue;
         }
         let mut note = Note::new(&shown(policy), *line, "left as it is");
         note.warn(format!(
-            "its ingress rules do not allow port {admin} of {}: neither the controller nor Prometheus can query crossfade \
-             there; allow this port",
-            pods.name
+            "inject does not check policies of this kind: if it selects these pods, it must allow connections to crossfade's \
+             admin port, and allow crossfade to reach {}",
+            egress::ALL
         ));
         notes.push(note);
     }
     notes
 }
 
-/// Whether a policy restricts what may connect to these pods.
+/// Whether a policy restricts traffic in this direction.
+fn restricts(policy: &Json, direction: &str) -> bool {
+    let spec = &policy["spec"];
+    match spec["policyTypes"].as_array() {
+        Some(types) if !types.is_empty() => has(types, &direction.into()),
+        // Without types, every policy restricts ingress, and one with egress rules also egress.
+        _ => {
+            direction == "Ingress"
+                || spec["egress"]
+                    .as_array()
+                    .is_some_and(|rules| !rules.is_empty())
+        }
+    }
+}
+
+/// Whether a policy selects these pods.
 fn selects(policy: &Json, pods: &Injected) -> bool {
     let spec = &policy["spec"];
-    let types = spec["policyTypes"].as_array();
-    // Every policy restricts ingress unless it says otherwise.
-    let is_ingress = types.is_none_or(|types| types.is_empty() || has(types, &"Ingress".into()));
     let selector = &spec["podSelector"];
     let by_label = selector["matchLabels"].as_object().into_iter().flatten();
     let mut by_label = by_label.map(|(label, value)| pods.label(label) == value);
@@ -53,8 +109,7 @@ fn selects(policy: &Json, pods: &Injected) -> bool {
             _ => false,
         }
     });
-    is_ingress
-        && pods.is_in(&policy["metadata"]["namespace"])
+    pods.is_in(&policy["metadata"]["namespace"])
         && by_label.all(|matches| matches)
         && by_expression.all(|matches| matches)
 }

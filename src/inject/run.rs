@@ -44,6 +44,7 @@ pub(super) struct Run {
     services: Vec<(usize, Json)>,
     accounts: Vec<(usize, Json)>,
     policies: Vec<(usize, Json)>,
+    other_policies: Vec<(usize, Json)>,
 }
 
 impl Run {
@@ -84,6 +85,8 @@ impl Run {
             .extend(services::of_accounts(&self.accounts, &self.injected));
         self.notes
             .extend(policies::notes(&self.policies, &self.injected));
+        self.notes
+            .extend(policies::of_others(&self.other_policies, &self.injected));
         Ok(Report {
             text: result,
             notes: std::mem::take(&mut self.notes),
@@ -157,7 +160,10 @@ impl Run {
                     self.accounts.push(object(path, "ServiceAccount"));
                 }
                 Found::NetworkPolicy(path) => {
-                    self.policies.push(object(path, "NetworkPolicy"));
+                    self.policies.push(object(path, policies::KIND));
+                }
+                Found::OtherPolicy(path) => {
+                    self.other_policies.push(object(path, "?"));
                 }
                 Found::Unsupported { name, why } => {
                     let at = lines.line(tree.root.span.start);

@@ -40,6 +40,8 @@ pub(super) enum Found {
     Service(Path),
     ServiceAccount(Path),
     NetworkPolicy(Path),
+    /// A policy for networks of a kind that is not checked.
+    OtherPolicy(Path),
     /// It creates pods, but cannot be edited.
     Unsupported {
         name: String,
@@ -109,6 +111,9 @@ fn objects(root: &Json, path: &Path, list: Option<&Json>, lists: usize, found: &
         ("nvidia.com", "DynamoGraphDeployment") => graph(object, path, found),
         ("", "Service") => found.push(Found::Service(path.clone())),
         ("networking.k8s.io", "NetworkPolicy") => found.push(Found::NetworkPolicy(path.clone())),
+        (_, kind) if kind.ends_with("NetworkPolicy") => {
+            found.push(Found::OtherPolicy(path.clone()));
+        }
         ("", "ServiceAccount") => found.push(Found::ServiceAccount(path.clone())),
         _ if makes_pods(object) => found.push(unsupported(object, Unsupported::Kind)),
         _ => found.push(Found::Other),

@@ -434,3 +434,104 @@ fn a_network_policy_that_closes_the_admin_port_is_reported() {
         assert!(notes.iter().all(|note| note.contains(says)), "{notes:?}");
     }
 }
+
+#[test]
+fn egress_that_crossfade_needs_is_reported_as_far_as_it_can_be_checked() {
+    let policy = |name: &str, spec: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}}}\nspec: {{podSelector: {{}}, {spec}}}\n"
+        )
+    };
+    let unclear = "not checked, because only some destinations or ports are allowed";
+    let no = "not allowed";
+    let dns = "ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]";
+    let api = "ports: [{port: 443}, {port: 6000, endPort: 7000}]";
+    let to = "to: [{podSelector: {}}]";
+    for (spec, expected) in [
+        ("policyTypes: [Egress]".to_owned(), Some([no, no, no])),
+        (
+            "policyTypes: [Ingress, Egress], ingress: [{}]".to_owned(),
+            Some([no, no, no]),
+        ),
+        (
+            "ingress: [{}], policyTypes: [Ingress], egress: [{to: []}]".to_owned(),
+            None,
+        ),
+        ("ingress: [{}], egress: []".to_owned(), None),
+        ("ingress: [{}], egress: [{}]".to_owned(), None),
+        (
+            format!("ingress: [{{}}], egress: [{{{to}}}]"),
+            Some([unclear; 3]),
+        ),
+        (
+            format!("policyTypes: [Egress], egress: [{{{dns}}}]"),
+            Some(["allowed", no, unclear]),
+        ),
+        (
+            format!("policyTypes: [Egress], egress: [{{{dns}, {to}}}, {{{api}}}]"),
+            Some([unclear, "allowed", unclear]),
+        ),
+        (
+            "policyTypes: [Egress], egress: [{ports: [{protocol: UDP}]}]".to_owned(),
+            Some([unclear, no, no]),
+        ),
+        (
+            "policyTypes: [Egress], egress: [{ports: [{port: 443}]}]".to_owned(),
+            Some([no, unclear, unclear]),
+        ),
+        (
+            "policyTypes: [Egress], egress: [{ports: [{protocol: UDP}, {protocol: TCP}]}]"
+                .to_owned(),
+            None,
+        ),
+    ] {
+        let report = injected(&(deployment(VLLM) + &policy("out", &spec))).unwrap();
+        let notes = report
+            .notes
+            .iter()
+            .filter(|note| note.object == "NetworkPolicy/out");
+        let warnings: Vec<_> = notes.flat_map(|note| note.warnings.clone()).collect();
+        let expected = expected.map(|[dns, api, new]| {
+            format!(
+                "its egress rules must allow crossfade in Deployment/server to reach: DNS (UDP and TCP port 53): {dns}; the API \
+                 server (TCP, usually port 443 or 6443): {api}; the new frontend's Service and pods (TCP): {new}"
+            )
+        });
+        assert_eq!(warnings, Vec::from_iter(expected), "{spec}");
+    }
+    // Policies add up.
+    let all = policy("first", "policyTypes: [Egress]")
+        + &policy(
+            "second",
+            &format!("policyTypes: [Egress], egress: [{{{dns}}}]"),
+        );
+    let report = injected(&(deployment(VLLM) + &all)).unwrap().notes[1].to_string();
+    let expected = "its egress rules, with those of NetworkPolicy/second, must allow crossfade in Deployment/server to reach: DNS \
+        (UDP and TCP port 53): allowed; the API server";
+    assert!(
+        report.starts_with("NetworkPolicy/first") && report.contains(expected),
+        "{report}"
+    );
+    let open = all + &policy("third", "policyTypes: [Egress], egress: [{}]");
+    assert_eq!(
+        injected(&(deployment(VLLM) + &open)).unwrap().notes.len(),
+        1
+    );
+}
+
+#[test]
+fn policies_of_other_kinds_are_reported_as_not_checked() {
+    let policy = |namespace: &str| {
+        format!(
+            "---\napiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {{name: c{namespace}}}\nspec: {{endpointSelector: {{}}}}\n"
+        )
+    };
+    let report = injected(&(deployment(VLLM) + &policy(""))).unwrap();
+    let note = report.notes[1].to_string();
+    assert!(
+        note.contains("inject does not check policies of this kind"),
+        "{note}"
+    );
+    let report = injected(&(deployment(VLLM) + &policy(", namespace: other"))).unwrap();
+    assert_eq!(report.notes.len(), 1, "{:?}", report.notes);
+}
