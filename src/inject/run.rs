@@ -1,5 +1,6 @@
 //! Processes the documents of a text: finds the objects that create pods of frontends, edits them, and collects the explanation.
 
+mod lost;
 mod record;
 mod survey;
 mod uninject;
@@ -191,6 +192,7 @@ impl Run {
         }
         // An existing sidecar is removed first, and its options are reused.
         let mut earlier = Vec::new();
+        let mut sidecars = Vec::new();
         let mut undo = Undo::new(&tree, &json);
         for workload in &workloads {
             let at = lines.line(start(&tree, &workload.base));
@@ -205,6 +207,7 @@ impl Run {
                 }
             }
             let reused = Reused::of(&json, workload);
+            sidecars.push(record.as_ref().and_then(|_| lost::parts(&json, workload)));
             earlier.push(record.map(|mut record| {
                 record.options.image = reused.image;
                 (record, reused.frontend_port)
@@ -247,6 +250,14 @@ impl Run {
         let is_new = had_it.peek().is_none();
         let have_it = had_it.all(|(workload, _)| is_injected(&workload.name));
         if is_new || !have_it || !is_in(&before, &text, &workloads) {
+            for (workload, sidecar) in workloads.iter().zip(&sidecars) {
+                let mut notes = self.notes[notes..].iter_mut();
+                if let Some(sidecar) = sidecar.as_ref().filter(|_| is_injected(&workload.name))
+                    && let Some(note) = notes.find(|note| note.object == workload.name)
+                {
+                    lost::explain(note, sidecar, &text, workload, options);
+                }
+            }
             return Ok(Some(text));
         }
         // If it were rewritten, even the same manifest would lose its style and the defaults of the API server.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
+pub(super) use self::added::shown;
 use super::cut::{self, Cut, line_end, line_start};
 use super::defaults::Defaults;
 use super::path::{self, Path, Step, below};

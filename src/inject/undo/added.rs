@@ -220,7 +220,7 @@ pub(super) fn is_for_crossfade(now: &Json, written: &Json) -> bool {
 }
 
 /// A value as a warning shows it.
-pub(super) fn shown(json: &Json) -> String {
+pub(in crate::inject) fn shown(json: &Json) -> String {
     let text = match json {
         Json::String(text) => format!("'{text}'"),
         other => other.to_string(),

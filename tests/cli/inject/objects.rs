@@ -49,22 +49,79 @@ fn a_manifest_that_an_api_server_has_rewritten_is_not_changed_again() {
 }
 
 #[test]
-fn a_sidecar_that_someone_has_changed_is_replaced() {
+fn a_sidecar_that_someone_has_changed_is_replaced_and_what_is_lost_is_reported() {
     let text = injected(&deployment(VLLM)).unwrap().text;
-    for (from, to) in [
-        ("\"128Mi\"", "\"64Mi\""),
-        ("- name: CROSSFADE_KUBE\n", "- name: CROSSFADE_CUBE\n"),
-        ("        - proxy\n", "        - proxy\n        - --help\n"),
+    let variable = "- name: CROSSFADE_DRAIN\n";
+    for (from, to, lost) in [
+        ("\"128Mi\"", "\"64Mi\"", "resources/requests/memory '64Mi'"),
+        (
+            "- name: CROSSFADE_KUBE\n",
+            "- name: CROSSFADE_CUBE\n",
+            "env CROSSFADE_CUBE=true",
+        ),
+        (
+            "        - proxy\n",
+            "        - proxy\n        - --log-format\n        - json\n",
+            "args '--log-format' 'json'",
+        ),
+        (
+            variable,
+            &format!("- name: CROSSFADE_LOG\n          value: debug\n        {variable}"),
+            "env CROSSFADE_LOG=debug",
+        ),
+        ("\"870\"", "\"60\"", "env/[CROSSFADE_DRAIN]/value '60'"),
+        (
+            "mountPath: /var/lib/crossfade\n",
+            "mountPath: /var/lib/crossfade\n        - {name: tls, mountPath: /tls}\n",
+            "volumeMounts {\"name\":\"tls\",\"mountPath\":\"/tls\"}",
+        ),
+        (
+            "sizeLimit: \"16Mi\"",
+            "sizeLimit: \"64Mi\"",
+            "volume/emptyDir/sizeLimit '64Mi'",
+        ),
     ] {
-        let changed = text.replace(from, to);
+        let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text, "{text}");
         let again = injected(&changed).unwrap();
         assert_eq!(again.text, text);
-        assert!(
-            again.notes[0].summary.contains("is added"),
-            "{}",
-            again.notes[0]
+        let note = &again.notes[0];
+        let updated = "its sidecar is updated: crossfade 0.1.0 as a native sidecar";
+        assert!(note.summary.starts_with(updated), "{note}");
+        let warning = format!(
+            "its container 'crossfade' is replaced, so these changes to the earlier one are lost: {lost}"
         );
+        assert_eq!(note.warnings, [warning]);
+    }
+}
+
+/// What the options or defaults explain is no loss.
+#[test]
+fn an_update_of_the_sidecar_alone_loses_nothing() {
+    let text = injected(&deployment(VLLM)).unwrap().text;
+    let mut value: Value = serde_saphyr::from_str(&text).unwrap();
+    add_defaults(&mut value);
+    for text in [text, value.to_string()] {
+        for options in [
+            Options {
+                image: Some("registry.example/crossfade:2".into()),
+                drain: Some(600),
+                deployment: Some("other".into()),
+                ..Options::default()
+            },
+            Options {
+                plain_container: true,
+                ..Options::default()
+            },
+        ] {
+            let report = injected_with(&text, &options).unwrap();
+            let note = &report.notes[0];
+            assert!(
+                note.summary.starts_with("its sidecar is updated: "),
+                "{note}"
+            );
+            assert!(!note.to_string().contains("are lost"), "{note}");
+        }
     }
 }
 
