@@ -36,16 +36,23 @@ pub(super) fn notes(policies: &[(usize, Json)], injected: &[Injected]) -> Vec<No
         if let (Some((line, policy)), Some(needs)) =
             (selecting("Egress").next(), egress::needs(&egress))
         {
-            let mut note = Note::new(&shown(policy), *line, "left as it is");
             let others: Vec<_> = egress[1..].iter().map(|policy| shown(policy)).collect();
             let with = match others.as_slice() {
                 [] => String::new(),
                 others => format!(", with those of {},", others.join(", ")),
             };
-            note.warn(format!(
+            let warning = format!(
                 "its egress rules{with} must allow crossfade in {} to reach: {needs}",
                 pods.name
-            ));
+            );
+            let name = shown(policy);
+            let is_it = |note: &&mut Note| (note.line, &note.object) == (*line, &name);
+            if let Some(note) = notes.iter_mut().find(is_it) {
+                note.warn(warning);
+                continue;
+            }
+            let mut note = Note::new(&name, *line, "left as it is");
+            note.warn(warning);
             notes.push(note);
         }
     }
