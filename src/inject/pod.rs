@@ -140,6 +140,15 @@ impl<'i> Injection<'i, '_> {
     }
 
     fn check(&mut self, container: &Json) -> Result<(), Refused> {
+        for list in ["command", "args"] {
+            let path = self.of(&[list]);
+            let given = super::path::get(self.root, &path).unwrap_or(&Json::Null);
+            // Kubernetes would reject the pod.
+            if !given.is_null() && !given.is_array() {
+                let message = format!("{list} must be a list");
+                return Err(Refused::of(&path, message));
+            }
+        }
         if self.spec()["os"]["name"] == "windows" {
             return Err(self.refuse("its pods run on Windows, and crossfade is for Linux"));
         }

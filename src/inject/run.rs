@@ -8,7 +8,7 @@ mod uninject;
 use serde_json::Value as Json;
 
 use self::record::{
-    Reused, added_arguments, annotate, is_in, is_where_it_was, prove, start, template_hint,
+    Reused, added_arguments, annotate, is_in, is_where_it_was, prove, reading_hint, start,
     unchanged, unlabelled, with_this_version, without_label,
 };
 use self::survey::Survey;
@@ -98,7 +98,7 @@ impl Run {
         let unreadable = |error: tree::Unreadable| Error::Unreadable {
             document: self.document,
             line: Lines::of(document).line(error.at),
-            message: error.message + template_hint(document.text, error.at),
+            message: error.message + reading_hint(document.text, error.at),
         };
         let Some(tree) = Tree::read(document.text).map_err(unreadable)? else {
             return Ok(None);

@@ -234,17 +234,27 @@ pub(super) fn start(tree: &Tree<'_>, path: &Path) -> usize {
     nodes.next().map_or(0, |node| node.span.start)
 }
 
-/// What to do about a line that looks like one of a template.
-pub(super) fn template_hint(text: &str, at: usize) -> &'static str {
+/// What to do about a line that looks like one of a template, or that is indented with a tab.
+pub(super) fn reading_hint(text: &str, at: usize) -> &'static str {
     let lines = text.split('\n').scan(0, |end, line| {
         *end += line.len() + 1;
         Some((*end, line))
     });
-    let mut lines = lines.skip_while(|(end, _)| *end <= at);
-    match lines.next() {
-        Some((_, line)) if line.contains("{{") => {
-            "; a template must be rendered first, for example by helm template"
-        }
-        _ => "",
+    let mut lines = lines
+        .skip_while(|(end, _)| *end <= at)
+        .map(|(_, line)| line);
+    let has_tab = |line: &str| line.trim_start_matches(' ').starts_with('\t');
+    let (first, second) = (
+        lines.next().unwrap_or_default(),
+        lines.next().unwrap_or_default(),
+    );
+    if first.contains("{{") {
+        "; a template must be rendered first, for example by helm template"
+    } else if has_tab(first) {
+        "; the line is indented with a tab, but YAML allows only spaces there"
+    } else if has_tab(second) {
+        "; the next line is indented with a tab, but YAML allows only spaces there"
+    } else {
+        ""
     }
 }

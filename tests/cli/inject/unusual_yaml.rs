@@ -380,6 +380,14 @@ fn invalid_yaml_is_rejected_with_document_and_line() {
             "document 1, line 9: not valid YAML",
         ),
         (
+            good.replace("      containers:", "\tcontainers:"),
+            "is indented with a tab, but YAML allows only spaces there",
+        ),
+        (
+            format!("{good}\targs: [x]\n"),
+            "the next line is indented with a tab, but YAML allows only spaces there",
+        ),
+        (
             format!("{good}        image: again\n"),
             "document 1, Deployment/server, line 12: the key 'image' is set twice",
         ),
@@ -433,12 +441,20 @@ fn fields_of_the_wrong_type_are_rejected() {
         "        image: vllm/vllm-openai\n      initContainers: text\n",
         "        image: vllm/vllm-openai\n      terminationGracePeriodSeconds: soon\n",
         "        image: [vllm]\n        command: {a: 1}\n",
+        "        image: vllm/vllm-openai\n        command: vllm serve m --port 8000\n",
+        "        image: vllm/vllm-openai\n        args: --model m\n",
     ] {
         let error = injected(&deployment(container)).unwrap_err().to_string();
         assert!(error.contains("Deployment/server"), "{container}\n{error}");
         let is_grace = container.contains("soon");
         let is_named = error.contains("terminationGracePeriodSeconds must be a number");
         assert_eq!(is_grace, is_named, "{error}");
+        if container.contains(" m") {
+            assert!(
+                error.contains("line 12: ") && error.ends_with("must be a list"),
+                "{error}"
+            );
+        }
     }
 }
 
