@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ::h2::server::{Builder, SendResponse};
 use ::h2::{Reason, RecvStream};
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
@@ -28,7 +28,7 @@ use crate::memory::{Budget, Charge, Purpose};
 use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Proxy, Rejected, SplitBody, TimedBody};
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::h2::{
-    Broken, CountedTransport, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
+    Broken, CountedTransport, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, head_size, prepare,
 };
 use crate::transport::reclaimable::Reclaimable;
 use crate::transport::write_timeout::{UNREAD, WriteLimit, WriteTimeout};
@@ -154,6 +154,9 @@ impl Stream {
         let (mut head, body) = response.into_parts();
         prepare(&mut head.headers, &body);
         let ends = body.is_end_stream();
+        if !self.has_room_for(&head.headers).await {
+            return self.guard.cancelled();
+        }
         let response = Response::from_parts(head, ());
         // An error means that the client or its connection is gone.
         let Ok(stream) = self.respond.send_response(response, ends) else {
@@ -161,8 +164,23 @@ impl Stream {
         };
         if !ends {
             let sending = Sending::new(stream, body, Reason::INTERNAL_ERROR);
+            let sending = sending.limited_by(&self.traffic);
             self.send(sending).await;
         }
+    }
+
+    /// Waits until the connection takes a response head. Returns false if the client resets the stream first.
+    async fn has_room_for(&mut self, fields: &HeaderMap) -> bool {
+        let size = head_size(fields);
+        if self.traffic.takes_head(size) {
+            return true;
+        }
+        let mut room = std::pin::pin!(self.traffic.head_room(size));
+        std::future::poll_fn(|cx| match self.respond.poll_reset(cx) {
+            Poll::Ready(_) => Poll::Ready(false),
+            Poll::Pending => room.as_mut().poll(cx).map(|()| true),
+        })
+        .await
     }
 
     /// Sends `100 Continue` once the body of the request is read.

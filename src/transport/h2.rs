@@ -75,6 +75,12 @@ pub fn field_list_size(fields: &HeaderMap) -> u64 {
     sizes.map(|size| size as u64).sum()
 }
 
+/// What [`Traffic::takes_head`] counts for these fields.
+#[must_use]
+pub fn head_size(fields: &HeaderMap) -> usize {
+    usize::try_from(field_list_size(fields)).unwrap_or(usize::MAX)
+}
+
 /// The length of a body in bytes, if its head announces it.
 fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
@@ -104,6 +110,15 @@ pub struct Sending<B> {
     queue: Option<Queue>,
     /// Whether the chunk is charged to the memory budget. Small ones are not.
     is_charged: bool,
+    /// The connection, if it limits the header blocks that it is given.
+    traffic: Option<Arc<Traffic>>,
+    /// Trailers that wait until the connection has written earlier header blocks.
+    trailers: Option<WaitingTrailers>,
+}
+
+struct WaitingTrailers {
+    fields: HeaderMap,
+    room: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
@@ -116,7 +131,16 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
             broken,
             queue: None,
             is_charged: false,
+            traffic: None,
+            trailers: None,
         }
+    }
+
+    /// Sends trailers once the connection with this traffic has written earlier header blocks.
+    #[must_use]
+    pub fn limited_by(mut self, traffic: &Arc<Traffic>) -> Self {
+        self.traffic = Some(Arc::clone(traffic));
+        self
     }
 
     /// Charges what the connection queues to `memory`, and queues less while it is tight.
@@ -129,7 +153,9 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
     /// Whether it is waiting for the peer to open a window.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        self.chunk.is_some() || self.queue.as_ref().is_some_and(Queue::is_full)
+        self.chunk.is_some()
+            || self.trailers.is_some()
+            || self.queue.as_ref().is_some_and(Queue::is_full)
     }
 
     /// The unsent part of the body.
@@ -148,11 +174,32 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         self.stream.send_reset(reason);
     }
 
+    fn send_trailers(&mut self, fields: HeaderMap) -> Sent<B::Error> {
+        let sent = self.stream.send_trailers(fields);
+        sent.map_or(Sent::Cancelled, |()| Sent::Complete)
+    }
+
+    /// Waits until the connection takes these trailers; `None` if it does now.
+    fn room_for(&self, fields: &HeaderMap) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let traffic = self.traffic.clone()?;
+        let size = head_size(fields);
+        if traffic.takes_head(size) {
+            return None;
+        }
+        Some(Box::pin(async move { traffic.head_room(size).await }))
+    }
+
     /// Sends what can be sent.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<B::Error>> {
         loop {
             if self.stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Sent::Cancelled);
+            }
+            if let Some(waiting) = &mut self.trailers {
+                ready!(waiting.room.as_mut().poll(cx));
+                let fields = std::mem::take(&mut waiting.fields);
+                self.trailers = None;
+                return Poll::Ready(self.send_trailers(fields));
             }
             while let Some(chunk) = &mut self.chunk {
                 let capacity = self.stream.capacity();
@@ -195,9 +242,13 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                         self.chunk = Some(data);
                     }
                     Err(frame) => {
-                        if let Ok(trailers) = frame.into_trailers() {
-                            let sent = self.stream.send_trailers(trailers);
-                            return Poll::Ready(sent.map_or(Sent::Cancelled, |()| Sent::Complete));
+                        if let Ok(fields) = frame.into_trailers() {
+                            match self.room_for(&fields) {
+                                None => return Poll::Ready(self.send_trailers(fields)),
+                                Some(room) => {
+                                    self.trailers = Some(WaitingTrailers { fields, room })
+                                }
+                            }
                         }
                     }
                 },

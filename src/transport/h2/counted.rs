@@ -322,6 +322,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for CountedTransport<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The library flushes only what it has written completely.
+        self.traffic.wrote_all();
         let flushed = Pin::new(&mut self.transport).poll_flush(cx);
         self.note_write(&flushed);
         flushed

@@ -1,7 +1,7 @@
 //! What is known of the traffic of an HTTP/2 connection, for the tasks of its streams.
 
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
@@ -9,6 +9,9 @@ use super::overhead::{RETIRE_AT, overhead};
 
 /// The initial window of a connection, in bytes (RFC 9113 §6.9.2).
 const INITIAL_WINDOW: u64 = 65_535;
+/// Maximum size of the header blocks that a connection is given before it has written the earlier ones, in bytes. Unlike data, they
+/// have no flow control, and the library buffers any number of them for a peer that does not read.
+const MAX_QUEUED_HEADS: usize = 64 * 1024;
 
 /// The traffic of a connection.
 #[derive(Debug)]
@@ -28,6 +31,9 @@ pub struct Traffic {
     /// Whether the peer's first frame has arrived, which contains its settings (RFC 9113 §3.4).
     pub(super) has_settings: AtomicBool,
     pub(super) settings: Notify,
+    /// The size of the header blocks that the connection was given since it last had nothing left to write, in bytes.
+    queued_heads: AtomicUsize,
+    written: Notify,
     /// What the peer has added to the window of the connection, and the data sent into it, in bytes.
     pub(super) opened: AtomicU64,
     pub(super) data: AtomicU64,
@@ -51,6 +57,8 @@ impl Default for Traffic {
             unfinished_head: AtomicU64::default(),
             has_settings: AtomicBool::default(),
             settings: Notify::default(),
+            queued_heads: AtomicUsize::default(),
+            written: Notify::default(),
             opened: AtomicU64::default(),
             data: AtomicU64::default(),
             promised: AtomicU64::default(),
@@ -68,6 +76,36 @@ impl Traffic {
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection may be given a header block of `size` bytes now, which is counted if so.
+    #[must_use]
+    pub fn takes_head(&self, size: usize) -> bool {
+        let with = |queued: usize| {
+            let all = queued.saturating_add(size);
+            (queued == 0 || all <= MAX_QUEUED_HEADS).then_some(all)
+        };
+        let queued = &self.queued_heads;
+        { queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with) }.is_ok()
+    }
+
+    /// Waits until [`Self::takes_head`].
+    pub async fn head_room(&self, size: usize) {
+        loop {
+            let written = self.written.notified();
+            if self.takes_head(size) {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    /// Records that the connection has nothing left to write.
+    pub(super) fn wrote_all(&self) {
+        if self.queued_heads.load(Ordering::Relaxed) > 0 {
+            self.queued_heads.store(0, Ordering::Relaxed);
+            self.written.notify_waiters();
+        }
     }
 
     /// Whether the socket accepts no more data for now.
