@@ -2,9 +2,11 @@
 //! recipient would miss by reading only the head.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame};
 use http_body_util::StreamBody;
+
+use crate::memory::{fields_size, holding_cost};
 
 /// Fields for framing, routing (including those that choose a session), request modifiers, client identity, response control and
 /// content format.
@@ -149,6 +151,13 @@ impl NamedFields {
     }
 }
 
+/// Whether fields of which only these are left keep the charge for the section that they came from: their values are slices of it,
+/// except empty ones. Few fields need no charge.
+pub(super) fn keep_their_charge(fields: &HeaderMap, section: usize) -> bool {
+    let held = 2 * section + fields_size(fields);
+    holding_cost(held) == 0 || !fields.values().all(HeaderValue::is_empty)
+}
+
 /// The trailer fields that may be forwarded; `None` if there are none.
 #[must_use]
 pub fn passable(trailers: HeaderMap, named: &NamedFields) -> Option<HeaderMap> {
@@ -164,7 +173,7 @@ pub fn passable(trailers: HeaderMap, named: &NamedFields) -> Option<HeaderMap> {
             passed.append(name.clone(), value);
         }
     }
-    (!passed.is_empty()).then_some(passed)
+    (!passed.is_empty() && keep_their_charge(&passed, fields_size(&passed))).then_some(passed)
 }
 
 fn is_passable(name: &str) -> bool {
@@ -223,6 +232,29 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["digest", "grpc-status", "x-sum"]);
         assert_eq!(passed.get_all("digest").iter().count(), 2);
+    }
+
+    #[test]
+    fn many_fields_without_values_do_not_pass_once_the_value_that_held_their_charge_is_gone() {
+        let fields = |count: usize, kept: &str| -> HeaderMap {
+            let mut lines = vec![(kept.to_owned(), "x")];
+            lines.extend((0..count).map(|i| (format!("x-{i}-{}", "n".repeat(100)), "")));
+            let lines = lines.iter().map(|(name, value)| {
+                let name = HeaderName::try_from(name.as_str()).expect("valid");
+                (name, HeaderValue::try_from(*value).expect("valid"))
+            });
+            lines.collect()
+        };
+        let named = NamedFields::default();
+        assert!(passable(fields(100, "date"), &named).is_none());
+        assert_eq!(
+            passable(fields(100, "x-date"), &named).map(|all| all.len()),
+            Some(101)
+        );
+        assert_eq!(
+            passable(fields(2, "date"), &named).map(|all| all.len()),
+            Some(2)
+        );
     }
 
     #[test]
