@@ -33,6 +33,25 @@ fn display_name((namespace, name): &ServiceName, own: &str) -> String {
     }
 }
 
+/// Whether another Service or a route leads to this Service, or may do so.
+fn leads_to_service(
+    routes: &Routes,
+    service: &ServiceName,
+    all: &AllServices,
+    scope: &OldScope,
+) -> bool {
+    let services = ServicesToOld::of_service(service, all);
+    let to_service = ToOld {
+        namespace: scope.namespace,
+        old: &OldPods::of(&[], &[]),
+        services: &services,
+        pools: &PoolsToOld::default(),
+        domain: scope.domain,
+    };
+    let routes = routes.leading_to(&to_service);
+    services.names.len() > 1 || routes.map_or(true, |found| !found.is_empty())
+}
+
 impl Observer {
     /// Where clients are routed, and what uses old's frontends as its new generation, if known. Only needed once old drains, so
     /// nothing is listed for it earlier.
@@ -61,7 +80,9 @@ impl Observer {
         // This reads every Service and slice of the cluster.
         let services = AllServices::of(&services, &slices, scope.domain);
         let mut frontends = old.to_vec();
-        let mut unlabelled = unlabelled_frontends(parsed, &all, &ownership, &services, &scope);
+        let is_used = |service: &ServiceName| leads_to_service(&routes, service, &services, &scope);
+        let mut unlabelled =
+            unlabelled_frontends(parsed, &all, &ownership, &services, &scope, is_used);
         unlabelled.retain(|pod| !old.iter().any(|one| one.metadata.uid == pod.metadata.uid));
         frontends.extend(unlabelled.clone());
         let old = OldPods::of(&frontends, &all);

@@ -12,7 +12,7 @@ use super::super::parsed::ParsedUpdate;
 use super::deleted_with_old::Ownership;
 use super::old_pods::OldPods;
 use super::pods_of::is_stated_worker;
-use super::route_match::{belongs_to, selects_any};
+use super::route_match::{ServiceName, belongs_to, selects_any};
 use super::service_fields::name_of;
 use super::services::{AllServices, OldScope};
 use super::slices::{SERVICE, leads_to, service_of};
@@ -22,13 +22,15 @@ use crate::k8s::workloads::{COMPONENT, GRAPH, SUB_COMPONENT, labels};
 /// The types of Dynamo components that do not serve clients. Services lead to them for metrics, discovery, and gateways.
 const INTERNAL: [&str; 5] = ["worker", "prefill", "decode", "planner", "epp"];
 
-/// The live pods of old to which a Service leads, except those whose type does not serve clients.
+/// The live pods of old to which a Service leads, except those whose type does not serve clients. `is_used` tells whether something
+/// leads to a Service.
 pub(super) fn unlabelled_frontends(
     parsed: &ParsedUpdate,
     all: &[Object],
     ownership: &Ownership,
     services: &AllServices,
     scope: &OldScope,
+    is_used: impl Fn(&ServiceName) -> bool,
 ) -> Vec<Object> {
     // A pod of another graph that old owns does not belong to old: its deletion with old is reported separately.
     let is_of_old = |pod: &DynamicObject| {
@@ -47,8 +49,11 @@ pub(super) fn unlabelled_frontends(
         let name = service.metadata.name.as_deref().unwrap_or_default();
         is_own(service) && belongs_to(service, name, scope.source, scope.is_graph)
     };
-    // The operator creates Services of components for discovery, which are deleted together with old.
-    let (made, others): (Vec<_>, Vec<_>) = services.services().iter().partition(is_made);
+    // The operator creates Services of components for discovery. Unless something leads to them, no client uses them.
+    let is_unused = |service: &&Object| {
+        is_made(service) && name_of(service).is_some_and(|name| !is_used(&name))
+    };
+    let (made, others): (Vec<_>, Vec<_>) = services.services().iter().partition(is_unused);
     let made: BTreeSet<_> = made.iter().filter_map(|service| name_of(service)).collect();
     let is_of_made = |slice: &Object| {
         let service = service_of(slice, SERVICE);

@@ -32,7 +32,7 @@ fn is_complete(update: &Object) -> bool {
 
 impl Observer {
     /// What uses old's frontends as its new generation, if known. `unlabelled` are those of `old` that no label marks as
-    /// frontends: only here are their proxies asked.
+    /// frontends: only here are their proxies polled.
     pub(super) fn updates_to_old(
         &self,
         parsed: &ParsedUpdate,
@@ -106,12 +106,12 @@ impl Observer {
             let key = parsed::key(update);
             rests_on.insert(key.namespace.clone());
             let port = &self.settings.options.proxies.port;
-            let mut asked = self.cache.of(&pods(), &key.namespace)?;
-            asked.retain(|pod| is_alive(pod) && !old_frontends::ports(pod, port).is_empty());
+            let mut polled = self.cache.of(&pods(), &key.namespace)?;
+            polled.retain(|pod| is_alive(pod) && !old_frontends::ports(pod, port).is_empty());
             // An earlier edit may have named other frontends, so these are not all of its proxies.
             let sources = &self.lead_of(update, parsed).sources;
-            asked.extend(self.frontends_of(&key, sources)?);
-            found.extend(asked.into_iter().map(|pod| (parsed::key(&pod), pod)));
+            polled.extend(self.frontends_of(&key, sources)?);
+            found.extend(polled.into_iter().map(|pod| (parsed::key(&pod), pod)));
         }
         Ok(found.into_values().collect())
     }
@@ -190,7 +190,7 @@ impl Observer {
             return Some(false);
         }
         // If an unusable update of another namespace counted by itself, anyone could keep the flags of all other updates false.
-        // Its visible proxies have been asked instead; that there are no others must be confirmed.
+        // Its visible proxies have been polled instead; that there are no others must be confirmed.
         if is_elsewhere {
             let is_known =
                 self.settings.options.assume_isolated || self.cache.are_confirmed(&namespace);
