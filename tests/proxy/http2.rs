@@ -1616,3 +1616,46 @@ async fn while_old_drains_connections_older_than_ten_seconds_are_closed() {
     staying.post(CHAT, &[], UNARY).await;
     assert_eq!(staying.response().await.header("connection"), None);
 }
+
+#[tokio::test]
+async fn response_heads_wait_for_a_client_that_reads_nothing() {
+    let long = "v".repeat(15_000);
+    for trailers in [false, true] {
+        let old = if trailers {
+            let body = format!("1\r\nx\r\n0\r\nx-long: {long}\r\n\r\n");
+            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+            Upstream::always(Script::new().raw(&(head.to_owned() + &body))).await
+        } else {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-long: {long}\r\n\r\n");
+            Upstream::always(Script::new().raw(&head)).await
+        };
+        let proxy = Proxy::before(&old, &[]).await;
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let socket = socket.connect(proxy.address).await.unwrap();
+        let mut frames = Frames::over(socket);
+        frames.raw(PREFACE).await;
+        frames.settings(&[]).await;
+        let mut last = 1;
+        // As many at a time as are allowed. The client knows nothing of the responses.
+        for batch in 1..=20 {
+            for _ in 0..100 {
+                frames.request(last, END_STREAM, "GET", "/x").await;
+                last += 2;
+            }
+            let until = std::time::Instant::now() + std::time::Duration::from_millis(500);
+            while old.count() < batch * 100 && std::time::Instant::now() < until {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        }
+        // The buffers of the kernel take some.
+        assert!(
+            old.count() < 1200,
+            "{} with trailers: {trailers}",
+            old.count()
+        );
+        // Once the client reads, it gets them.
+        let (_, end) = frames.end_of(1).await;
+        assert!(end.is_some_and(|end| end.ends_stream()));
+    }
+}
