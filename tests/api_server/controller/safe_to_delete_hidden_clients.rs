@@ -600,32 +600,6 @@ async fn old_is_not_safe_to_delete_while_a_service_leads_to_a_pod_of_it_that_doe
         })
         .await;
 
-    // Dynamo's operator creates a Service for each component. Clients use it only if something leads to it.
-    let owner = json!({
-        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "uid": "old", "controller": true,
-    });
-    let mut made = selects(json!({"app": "odd"}));
-    made["metadata"] = json!({"labels": {graph: "old"}, "ownerReferences": [owner]});
-    fixture.create(&services(), "old-odd", made).await;
-    let since = fixture.get("up").await["status"]["observedAt"].clone();
-    fixture
-        .until("up", "safe with the operator's Service", |object| {
-            assert!(is_safe(object), "{object}");
-            object["status"]["observedAt"] != since
-        })
-        .await;
-    let backend = json!({"service": {"name": "old-odd", "port": {"number": 8000}}});
-    let ingress = resource("networking.k8s.io", "v1", "Ingress", "ingresses");
-    let to_made = json!({"spec": {"defaultBackend": backend}});
-    fixture.create(&ingress, "odd", to_made).await;
-    let named = lacks(false, "any port of odd, which has none named 'frontend'");
-    fixture.until("up", "an Ingress leads to it", named).await;
-    fixture.delete(&ingress, "odd").await;
-    fixture
-        .until("up", "safe without the Ingress", is_safe)
-        .await;
-    fixture.delete(&services(), "old-odd").await;
-
     let unknown = lacks(false, "any port of odd, which has none named 'frontend'");
     let odd = json!({"app": "odd"});
     fixture.create(&services(), "legacy", selects(odd)).await;

@@ -380,6 +380,49 @@ async fn safe_with_the_service_of_an_operator() -> (Fixture, Controller) {
 }
 
 #[tokio::test]
+async fn old_is_not_safe_to_delete_while_an_ingress_leads_to_a_component_that_is_no_frontend() {
+    let (fixture, _controller) = safe_with_the_service_of_an_operator().await;
+    let labels = json!({GRAPH: "old", COMPONENT: "router", "app": "router"});
+    let ports = json!([{"containerPort": 8000}]);
+    fixture.pod("old-router-0", labels, ports).await;
+    fixture.pod_ready("old-router-0", true).await;
+    let owner = json!([{
+        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "controller": true,
+        "uid": "6f1ac2d0-0000-4000-8000-000000000000",
+    }]);
+    // Dynamo's operator creates a Service for each component. Clients use it only if something leads to it.
+    let made = json!({
+        "metadata": {"labels": {GRAPH: "old"}, "ownerReferences": owner},
+        "spec": {"selector": {"app": "router"}, "ports": [{"port": 80}]},
+    });
+    fixture.create(&services(), "old-router", made).await;
+    let since = fixture.get("up").await["status"]["observedAt"].clone();
+    fixture
+        .until("up", "safe beside the component", |object| {
+            assert!(is_safe(object), "{}", object["status"]);
+            object["status"]["observedAt"] != since
+        })
+        .await;
+    let named = lacks(
+        false,
+        "any port of old-router-0, which has none named 'frontend'",
+    );
+    let backend = json!({"service": {"name": "old-router", "port": {"number": 80}}});
+    let ingress = resource("networking.k8s.io", "v1", "Ingress", "ingresses");
+    let to_made = json!({"spec": {"defaultBackend": backend}});
+    fixture.create(&ingress, "router", to_made).await;
+    fixture.until("up", "an Ingress leads to it", &named).await;
+    fixture.delete(&ingress, "router").await;
+    fixture.until("up", "safe without it", is_safe).await;
+    let host = format!("old-router.{}.svc.cluster.local", fixture.namespace);
+    let alias = json!({"spec": {"type": "ExternalName", "externalName": host}});
+    fixture.create(&services(), "alias", alias).await;
+    fixture.until("up", "an alias leads to it", &named).await;
+    fixture.delete(&services(), "alias").await;
+    fixture.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
 async fn a_service_that_only_has_the_labels_of_old_still_counts_as_a_route_to_it() {
     let (fixture, _controller) = safe_with_the_service_of_an_operator().await;
     let copied = json!({
