@@ -22,6 +22,7 @@
 //! Pure.
 
 mod accumulate;
+mod classes;
 mod counts;
 mod crash;
 mod evidence;
@@ -35,7 +36,6 @@ mod replay;
 mod text;
 mod window;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use self::accumulate::{Accumulator, Reading};
@@ -82,7 +82,7 @@ pub enum NoVerdict {
     Unclear(Row),
     /// New is no worse than old, but completed too few requests (both may be down): how many, and how many are needed.
     FewCompleted(u64, u64),
-    /// New is no worse than old, but fails most requests of this API class.
+    /// New is no worse than old over all requests, but fails most requests of this API class.
     MostFail(Box<str>, Row),
 }
 
@@ -330,7 +330,7 @@ impl Memory {
             let why = NoVerdict::FewCompleted(new.completed, margins.min_samples);
             return Verdict::Inconclusive(why);
         }
-        if let Some((class, of_class)) = fails_most(counts) {
+        if let Some((class, of_class)) = classes::fails_most(counts) {
             let covers = rows.first().map_or(Duration::ZERO, |row| row.covers);
             let confidence = self.confidence(Metric::Failures);
             let row = figures::row(Metric::Failures, margins, (&of_class, covers), confidence);
@@ -338,22 +338,6 @@ impl Memory {
         }
         Verdict::Pass
     }
-}
-
-/// An API class in which new fails most requests, with its counts. Classes that are rare among the requests need no verdict.
-fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
-    let mut classes: BTreeMap<&str, Counts> = BTreeMap::new();
-    for (stratum, sides) in &counts.0 {
-        let of_class = classes.entry(&stratum.class).or_default();
-        of_class.0.insert(stratum.clone(), sides.clone());
-    }
-    let [_, all] = counts.outcomes();
-    let found = classes.into_iter().find(|(_, of_class)| {
-        let [_, new] = of_class.outcomes();
-        let matters = new.decided.saturating_mul(10) >= all.decided;
-        matters && new.failed.saturating_mul(2) > new.decided
-    });
-    found.map(|(class, of_class)| (class.into(), of_class))
 }
 
 /// New's requests in flight without content, if there are too many compared with old's: their result is unknown, and they may be

@@ -111,6 +111,40 @@ fn new_that_fails_most_requests_of_a_class_does_not_pass_though_old_fails_them_a
     }
 }
 
+/// A rare class is compared with old's, so that a client whose requests no server accepts does not stop every update.
+#[test]
+fn new_that_fails_most_requests_of_a_rare_class_does_not_pass_if_old_answers_them() {
+    let counts = |[old, new]: [u64; 2], [old_failed, new_failed]: [u64; 2]| {
+        let mut counts = requests(12_000, 12_000, 0);
+        let rare = changed(requests(old, new, 0), |[old, new]| {
+            (old.attempts.failed, new.attempts.failed) = (old_failed, new_failed);
+        });
+        let [sides] = <[_; 1]>::try_from(rare.0.into_values().collect::<Vec<_>>()).unwrap();
+        let class = "embeddings".into();
+        counts.0.insert(Stratum { class, size: 1 }, sides);
+        counts
+    };
+    for (all, failed, passes) in [
+        ([5, 5], [0, 5], false),
+        ([50, 50], [25, 26], false),
+        ([0, 5], [0, 5], false),
+        ([50, 50], [25, 25], true),
+        // Too few to tell.
+        ([4, 4], [0, 4], true),
+        // No server accepts them.
+        ([50, 50], [50, 50], true),
+    ] {
+        let report = looks(&Margins::default(), [counts(all, failed)]);
+        let sentence = report.sentence();
+        assert_eq!(
+            report.verdict == Verdict::Pass,
+            passes,
+            "{all:?}: {sentence}"
+        );
+        assert!(passes || sentence.contains("'embeddings'"), "{sentence}");
+    }
+}
+
 /// Of a request that is stuck, nothing is known until it ends.
 #[test]
 fn new_whose_requests_hang_does_not_pass() {
