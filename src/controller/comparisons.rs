@@ -23,6 +23,8 @@ const KEPT: Duration = Duration::from_secs(10);
 pub(super) struct ReportedCounts {
     /// Its counts, or why they are unknown.
     pub counts: Result<Arc<Comparison>, Arc<str>>,
+    /// When it responded.
+    pub at: Instant,
     /// Its counts some minutes ago, and when it reported them.
     pub past: Option<(Instant, Arc<Comparison>)>,
 }
@@ -41,6 +43,7 @@ pub(super) async fn follow(
         tracing::debug!(address, error = why, "a proxy cannot be compared");
         let unavailable = ReportedCounts {
             counts: Err(why.into()),
+            at: Instant::now(),
             past: None,
         };
         sink.report(unavailable, false);
@@ -71,6 +74,7 @@ async fn query(
         failed = fails;
         let compared = ReportedCounts {
             counts,
+            at: now,
             past: past
                 .clone()
                 .filter(|(at, _)| now.duration_since(*at) < KEPT),

@@ -17,8 +17,16 @@ pub(super) struct ControllerAnalysis {
     past: Duration,
     accumulator: Accumulator,
     whole: Memory,
-    /// What was seen since the split reached the current step.
-    step: Option<(Timestamp, Memory)>,
+    step: Option<Step>,
+}
+
+/// What was seen since the split reached the current step.
+#[derive(Debug)]
+struct Step {
+    since: Timestamp,
+    /// `since` by the clock of the analysis. Counts that may be from before then do not count.
+    from: Duration,
+    memory: Memory,
 }
 
 impl ControllerAnalysis {
@@ -54,13 +62,17 @@ impl ControllerAnalysis {
         let step = trial.at_step_since.map(|since| {
             let mut memory = Memory::default();
             analysis::replay(&mut memory, &margins, remembered(since));
-            (since, memory)
+            let past = oldest.unwrap_or_default();
+            Step {
+                since,
+                from: past.saturating_sub(wall.since(since)),
+                memory,
+            }
         });
         let mut accumulator = Accumulator::default();
-        let remembered = comparisons
-            .iter()
-            .filter_map(ProxyComparison::first_reading);
-        accumulator.since_last(remembered, oldest.unwrap_or_default());
+        let remembered = comparisons.iter();
+        let remembered = remembered.filter_map(|one| one.first_reading(now));
+        let [] = accumulator.since_last(remembered, oldest.unwrap_or_default(), []);
         Some(Self {
             trial: trial.since,
             margins,
@@ -80,16 +92,24 @@ impl ControllerAnalysis {
         now: Instant,
     ) -> TrialResult {
         let at = self.past + now.saturating_duration_since(self.began);
-        let readings = comparisons.iter().filter_map(ProxyComparison::reading);
-        let counts = self.accumulator.since_last(readings, at);
-        let whole = self.whole.look(&self.margins, counts.clone(), at);
-        if self.step.as_ref().map(|(since, _)| *since) != trial.at_step_since {
-            let begin = |since| (since, Memory::default());
-            self.step = trial.at_step_since.map(begin);
+        if self.step.as_ref().map(|step| step.since) != trial.at_step_since {
+            self.step = trial.at_step_since.map(|since| Step {
+                since,
+                from: at,
+                memory: Memory::default(),
+            });
         }
+        let readings = comparisons.iter();
+        let readings = readings.filter_map(|one| one.reading(now));
         let margins = &self.margins;
+        let window = at.saturating_sub(margins.window);
+        let step = self.step.as_ref();
+        let step = step.map_or(Duration::MAX, |step| step.from.max(window));
+        let from = [window, step];
+        let [counts, of_step] = self.accumulator.since_last(readings, at, from);
+        let whole = self.whole.look(margins, counts, at);
         let step = self.step.as_mut();
-        let step = step.map(|(_, memory)| memory.look(margins, counts, at));
+        let step = step.map(|step| step.memory.look(margins, of_step, at));
         let (verdict, reason, sentence) = verdict(whole, step, comparisons);
         TrialResult {
             trial: self.trial,
@@ -140,19 +160,26 @@ fn verdict(
 }
 
 impl ProxyComparison {
-    fn reading(&self) -> Option<Reading> {
+    fn reading(&self, now: Instant) -> Option<Reading> {
         match &self.answer {
             ComparisonResult::Counts(compared) => {
-                compared.counts.as_ref().ok()?.reading(&self.name)
+                let reading = compared.counts.as_ref().ok()?.reading(&self.name)?;
+                let age = now.saturating_duration_since(compared.at);
+                Some(Reading { age, ..reading })
             }
             ComparisonResult::NotYet | ComparisonResult::Unavailable(_) => None,
         }
     }
 
     /// Its counts when it was first queried.
-    fn first_reading(&self) -> Option<Reading> {
+    fn first_reading(&self, now: Instant) -> Option<Reading> {
         match &self.answer {
-            ComparisonResult::Counts(compared) => compared.past.as_ref()?.1.reading(&self.name),
+            ComparisonResult::Counts(compared) => {
+                let (at, first) = compared.past.as_ref()?;
+                let reading = first.reading(&self.name)?;
+                let age = now.saturating_duration_since(*at);
+                Some(Reading { age, ..reading })
+            }
             ComparisonResult::NotYet | ComparisonResult::Unavailable(_) => None,
         }
     }
@@ -171,7 +198,7 @@ impl ProxyComparison {
     /// Why its counts cannot be compared, if they cannot.
     fn obstacle(&self) -> Option<String> {
         match &self.answer {
-            ComparisonResult::Counts(_) if self.reading().is_some() => None,
+            ComparisonResult::Counts(compared) if self.reading(compared.at).is_some() => None,
             ComparisonResult::Counts(_) => {
                 Some(format!("{} does not identify its process", self.name))
             }
@@ -233,7 +260,12 @@ mod tests {
         let counts = Ok(comparison(&[(0, counts, failed)]));
         proxy_comparison(
             "a",
-            ComparisonResult::Counts(ReportedCounts { counts, past }),
+            ComparisonResult::Counts(ReportedCounts {
+                counts,
+                // New at any look.
+                at: Instant::now() + seconds(3600),
+                past,
+            }),
         )
     }
 
@@ -265,6 +297,52 @@ mod tests {
         assert!(
             ControllerAnalysis::begin(&trial(1), Margins::default(), &waits, (now, WALL)).is_none()
         );
+    }
+
+    #[test]
+    fn nothing_passes_by_requests_from_before_the_window_or_the_step() {
+        let now = Instant::now();
+        let at = |counts, seconds: u64| {
+            let mut one = reported(counts, 0, None);
+            if let ComparisonResult::Counts(compared) = &mut one.answer {
+                compared.at = now + Duration::from_secs(seconds);
+            }
+            [one]
+        };
+        let margins = Margins {
+            window: seconds(10),
+            ..Margins::default()
+        };
+        let mut trial = trial(0);
+        let begun = |margins| {
+            ControllerAnalysis::begin(&self::trial(0), margins, &[], (now, WALL)).unwrap()
+        };
+        let mut analysis = begun(margins);
+        let verdict = |result: TrialResult| (result.verdict, result.reason);
+        // A gap in the reports that is longer than the window, but in which the controller looked.
+        analysis.observe(&trial, &at([0, 0], 0), now);
+        for second in 1..12 {
+            analysis.observe(&trial, &[], now + seconds(second));
+        }
+        let late = analysis.observe(&trial, &at([900, 900], 12), now + seconds(12));
+        assert_eq!(
+            verdict(late),
+            (TrialVerdict::Inconclusive, "no_traffic".to_owned())
+        );
+        let next = analysis.observe(&trial, &at([1800, 1800], 13), now + seconds(13));
+        assert_eq!(next.verdict, TrialVerdict::Pass, "{}", next.sentence);
+        // A gap that began before the step, although it ends after its first look.
+        let mut analysis = begun(Margins::default());
+        analysis.observe(&trial, &at([0, 0], 0), now);
+        trial.at_step_since = Some(WALL.after(seconds(1)));
+        analysis.observe(&trial, &[], now + seconds(1));
+        let late = analysis.observe(&trial, &at([900, 900], 2), now + seconds(2));
+        assert_eq!(
+            verdict(late),
+            (TrialVerdict::Inconclusive, "no_traffic".to_owned())
+        );
+        let next = analysis.observe(&trial, &at([1800, 1800], 3), now + seconds(3));
+        assert_eq!(next.verdict, TrialVerdict::Pass, "{}", next.sentence);
     }
 
     #[test]

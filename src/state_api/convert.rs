@@ -217,7 +217,7 @@ impl v1::Margins {
 }
 
 impl v1::Comparison {
-    /// The current counts of the proxy `name`; `None` if it does not identify its process.
+    /// The counts of the proxy `name`, as of this report; `None` if it does not identify its process.
     #[must_use]
     pub fn reading(&self, name: &str) -> Option<Reading> {
         let process = self.process.as_ref()?;
@@ -226,6 +226,7 @@ impl v1::Comparison {
         Some(Reading {
             proxy: name.to_owned(),
             process: format!("{}.{}/{}", started.seconds, started.nanos, self.series),
+            age: Duration::ZERO,
             uptime: from_proto(self.series_age.or(process.uptime)?),
             counts: counts.map_or_else(Default::default, v1::Counts::read),
         })

@@ -84,7 +84,7 @@ impl CommandAnalysis {
         let readings = reported
             .iter()
             .filter_map(|(name, reported)| reported.reading(name));
-        let counts = self.accumulator.since_last(readings, now);
+        let [counts] = self.accumulator.since_last(readings, now, [Duration::ZERO]);
         let report = self.memory.look(&self.margins, counts, now);
         self.report(report, &answers)
     }

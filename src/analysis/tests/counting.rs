@@ -28,6 +28,7 @@ fn reading(proxy: &str, process: &str, uptime: u64, started: u64) -> Reading {
     Reading {
         proxy: proxy.to_owned(),
         process: process.to_owned(),
+        age: Duration::ZERO,
         uptime: Duration::from_secs(uptime),
         counts: counts(started),
     }
@@ -44,7 +45,9 @@ struct Looks(Accumulator);
 
 impl Looks {
     fn at(&mut self, now: u64, readings: Vec<Reading>) -> u64 {
-        begun(&self.0.since_last(readings, Duration::from_secs(now)))
+        let now = Duration::from_secs(now);
+        let [counts] = self.0.since_last(readings, now, [Duration::ZERO]);
+        begun(&counts)
     }
 }
 
@@ -54,9 +57,48 @@ fn only_what_was_counted_since_the_comparison_began_counts_and_once() {
     assert_eq!(looks.at(100, vec![reading("a", "1", 5000, 700)]), 0);
     assert_eq!(looks.at(105, vec![reading("a", "1", 5005, 730)]), 30);
     assert_eq!(looks.at(110, vec![reading("a", "1", 5010, 730)]), 0);
-    // It was not seen for some looks, and is counted from where it was.
+    // It was not seen for a look, and is counted from where it was.
     assert_eq!(looks.at(115, vec![]), 0);
     assert_eq!(looks.at(120, vec![reading("a", "1", 5020, 760)]), 30);
+}
+
+#[test]
+fn what_was_counted_in_a_long_gap_is_ignored() {
+    let mut looks = Looks(Accumulator::default());
+    looks.at(0, vec![reading("a", "1", 5000, 700)]);
+    for now in [5, 10, 15, 20, 49] {
+        assert_eq!(looks.at(now, vec![]), 0);
+    }
+    assert_eq!(looks.at(50, vec![reading("a", "1", 5050, 2200)]), 0);
+    assert_eq!(looks.at(51, vec![reading("a", "1", 5051, 2201)]), 1);
+    // Another one started in the meantime, but was not seen until later.
+    assert_eq!(looks.at(52, vec![reading("b", "1", 40, 900)]), 0);
+    assert_eq!(looks.at(53, vec![reading("b", "1", 41, 902)]), 2);
+    // If all looks are far apart, there is no gap.
+    assert_eq!(looks.at(153, vec![reading("b", "1", 141, 1902)]), 1000);
+    // If the caller pauses while the reports go on, the last one may be older than its last look.
+    let mut late = reading("b", "1", 141, 1902);
+    late.age = Duration::from_secs(1);
+    assert_eq!(looks.at(154, vec![late]), 0);
+    assert_eq!(looks.at(254, vec![reading("b", "1", 242, 2902)]), 0);
+}
+
+#[test]
+fn what_may_have_been_counted_before_the_time_in_question_is_left_out() {
+    let mut looks = Accumulator::default();
+    let mut look = |now, age, counted| {
+        let mut reading = reading("a", "1", 5000 + now - age, counted);
+        reading.age = Duration::from_secs(age);
+        let from = [Duration::ZERO, Duration::from_secs(100), Duration::MAX];
+        let counts = looks.since_last([reading], Duration::from_secs(now), from);
+        counts.each_ref().map(begun)
+    };
+    assert_eq!(look(98, 0, 700), [0, 0, 0]);
+    // Reported before, and counted in part before.
+    assert_eq!(look(100, 1, 710), [10, 0, 0]);
+    assert_eq!(look(102, 0, 730), [20, 0, 0]);
+    assert_eq!(look(104, 1, 735), [5, 5, 0]);
+    assert_eq!(look(105, 0, 745), [10, 10, 0]);
 }
 
 #[test]
@@ -75,8 +117,9 @@ fn a_restarted_proxy_is_counted_from_zero_and_one_that_joins_late_only_if_it_is_
         8
     );
     assert_eq!(looks.at(25, vec![reading("c", "1", 905, 5001)]), 1);
-    // The old process answers once more.
-    assert_eq!(looks.at(30, vec![reading("a", "1", 5030, 701)]), 1);
+    // The old process answers once more, after so long that it is unknown when it counted.
+    assert_eq!(looks.at(30, vec![reading("a", "1", 5030, 701)]), 0);
+    assert_eq!(looks.at(31, vec![reading("a", "1", 5031, 702)]), 1);
 }
 
 #[test]
@@ -91,7 +134,8 @@ fn a_decreasing_count_within_a_process_is_ignored() {
 fn a_process_that_was_forgotten_is_not_counted_again() {
     let mut looks = Looks(Accumulator::default());
     looks.at(0, vec![]);
-    assert_eq!(looks.at(60, vec![reading("a", "1", 30, 20)]), 20);
+    looks.at(50, vec![]);
+    assert_eq!(looks.at(60, vec![reading("a", "1", 9, 20)]), 20);
     looks.at(2000, vec![]);
     assert_eq!(looks.at(2005, vec![reading("a", "1", 1975, 900)]), 0);
     assert_eq!(looks.at(2010, vec![reading("a", "1", 1980, 905)]), 5);
@@ -99,15 +143,15 @@ fn a_process_that_was_forgotten_is_not_counted_again() {
 
 #[test]
 fn forged_values_of_proxies_are_bounded() {
-    let mut looks = Accumulator::default();
+    let mut looks = Looks(Accumulator::default());
     let many = |count: u32| {
         let readings = (0..count).map(|number| reading(&number.to_string(), "1", 1, 1));
         readings.collect::<Vec<_>>()
     };
-    looks.since_last(vec![], Duration::ZERO);
-    let first = looks.since_last(many(10_000), Duration::from_secs(10));
-    let again = looks.since_last(many(10_000), Duration::from_secs(20));
-    assert_eq!((begun(&first), begun(&again)), (4096, 0));
+    looks.at(0, vec![]);
+    let first = looks.at(10, many(10_000));
+    let again = looks.at(20, many(10_000));
+    assert_eq!((first, again), (4096, 0));
     let mut all = Counts::default();
     for class in 0..1000 {
         let [(_, sides)] = [counts(1).0.into_iter().next().unwrap()];
