@@ -105,6 +105,8 @@ impl Observed {
 pub(super) struct ProxyPod {
     pub pod: String,
     pub ready: bool,
+    /// Whether it may have clients: it is ready, or has run. If it is no longer ready, it may keep connections.
+    may_have_clients: bool,
     /// The address of its admin port, or why it cannot be polled.
     address: Result<String, NoReport>,
 }

@@ -109,6 +109,12 @@ pub(super) fn is_alive(pod: &DynamicObject) -> bool {
     }
 }
 
+/// Whether a live pod may have clients now. Until all of its containers have started, it has never been ready.
+pub(super) fn may_have_clients(pod: &DynamicObject) -> bool {
+    let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
+    is_alive(pod) && (phase != Some("Pending") || pod_is_ready(pod))
+}
+
 fn address(pod: &DynamicObject) -> Option<&str> {
     pod.data.pointer("/status/podIP")?.as_str()
 }
@@ -175,20 +181,33 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_runs_without_an_address_is_alive() {
+    fn a_pod_that_runs_without_an_address_is_alive_and_one_that_has_run_may_have_clients() {
         let ready = json!([{"type": "Ready", "status": "True"}]);
-        for (status, alive) in [
-            (json!({"phase": "Pending"}), false),
-            (json!({"phase": "Pending", "podIP": "10.0.0.1"}), true),
-            (json!({"phase": "Running"}), true),
-            (json!({"phase": "Running", "podIP": "10.0.0.1"}), true),
-            (json!({"phase": "Unknown", "conditions": ready}), true),
-            (json!({"phase": "Failed", "podIP": "10.0.0.1"}), false),
-            (json!({"phase": "Succeeded", "conditions": ready}), false),
-            (json!({}), false),
+        let not_ready = json!([{"type": "Ready", "status": "False"}]);
+        let pending = json!({"phase": "Pending", "podIP": "10.0.0.1", "conditions": not_ready});
+        let running = json!({"phase": "Running", "podIP": "10.0.0.1", "conditions": not_ready});
+        for (status, alive, may_have) in [
+            (json!({"phase": "Pending"}), false, false),
+            (pending, true, false),
+            (json!({"phase": "Running"}), true, true),
+            (running, true, true),
+            (json!({"phase": "Unknown", "conditions": ready}), true, true),
+            (
+                json!({"phase": "Failed", "podIP": "10.0.0.1"}),
+                false,
+                false,
+            ),
+            (
+                json!({"phase": "Succeeded", "conditions": ready}),
+                false,
+                false,
+            ),
+            (json!({"podIP": "10.0.0.1"}), true, true),
+            (json!({}), false, false),
         ] {
             let pod = object(json!({"metadata": {"name": "old-0"}, "status": status}));
             assert_eq!(is_alive(&pod), alive, "{status}");
+            assert_eq!(may_have_clients(&pod), may_have, "{status}");
         }
     }
 }

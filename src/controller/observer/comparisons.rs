@@ -26,8 +26,9 @@ pub(in crate::controller) enum ComparisonResult {
 }
 
 impl Observer {
-    /// If new is analysed, asks the proxies of the update that may have sent a request to this new generation. A proxy without
-    /// clients that does not respond is left out.
+    /// If new is analysed, asks the proxies of the update that may have sent a request to this new generation. A proxy that
+    /// does not respond is left out only if its pod cannot have clients yet: whether it is ready says nothing about connections
+    /// that it already has.
     pub(super) fn comparisons(
         &self,
         parsed: &ParsedUpdate,
@@ -60,15 +61,10 @@ impl Observer {
                 answer => answer,
             };
             let name = pod.pod.clone();
-            (pod.ready, ProxyComparison { name, answer })
+            let responds = matches!(answer, ComparisonResult::Counts(_));
+            (pod.may_have_clients || responds).then_some(ProxyComparison { name, answer })
         });
-        let counts = |(ready, compared): &(bool, ProxyComparison)| {
-            *ready || matches!(compared.answer, ComparisonResult::Counts(_))
-        };
-        compared
-            .filter(counts)
-            .map(|(_, compared)| compared)
-            .collect()
+        compared.flatten().collect()
     }
 
     fn compare(

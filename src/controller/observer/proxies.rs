@@ -50,6 +50,7 @@ impl Observer {
             let proxy_pod = ProxyPod {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
+                may_have_clients: old_frontends::may_have_clients(pod),
                 address: admin_address(pod, port, &shared),
             };
             let address = proxy_pod.address.as_ref().ok();

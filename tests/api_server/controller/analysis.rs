@@ -223,6 +223,9 @@ async fn a_step_needs_a_pass_and_its_hold_time_and_the_reports_of_all_proxies() 
         })
         .await;
     fixture.keeps(&controller, "up", 10).await;
+    // A pod that is no longer ready may keep the connections of its clients.
+    fixture.pod_ready("old-frontend-mute", false).await;
+    fixture.keeps(&controller, "up", 10).await;
     fixture
         .delete(&super::fixture::pods(), "old-frontend-mute")
         .await;
