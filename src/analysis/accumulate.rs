@@ -42,7 +42,7 @@ pub struct Accumulator {
     /// When the comparison began, by the caller's clock.
     began: Option<Duration>,
     /// The time of the last look.
-    looked: Duration,
+    last_look: Duration,
     last: BTreeMap<(String, String), Seen>,
 }
 
@@ -64,8 +64,8 @@ impl Accumulator {
     ) -> [Counts; N] {
         let began = *self.began.get_or_insert(now);
         let mut all = [const { Counts(BTreeMap::new()) }; N];
-        let looked = std::mem::replace(&mut self.looked, now);
-        let is_recent = |at: Duration| at >= looked || now.saturating_sub(at) < FORGET;
+        let previous = std::mem::replace(&mut self.last_look, now);
+        let is_recent = |at: Duration| at >= previous || now.saturating_sub(at) < FORGET;
         for reading in readings {
             let at = now.saturating_sub(reading.age);
             let key = (reading.proxy, reading.process);
