@@ -225,6 +225,14 @@ async fn a_step_needs_a_pass_and_its_hold_time_and_the_reports_of_all_proxies() 
     fixture.keeps(&controller, "up", 10).await;
     // A pod that is no longer ready may keep the connections of its clients.
     fixture.pod_ready("old-frontend-mute", false).await;
+    fixture
+        .until("up", "only the silent proxy prevents a pass", |object| {
+            let message = object["status"]["analysis"]["message"].as_str();
+            message.is_some_and(|message| {
+                message.starts_with("1 of 2 proxies cannot be compared: old-frontend-mute")
+            })
+        })
+        .await;
     fixture.keeps(&controller, "up", 10).await;
     fixture
         .delete(&super::fixture::pods(), "old-frontend-mute")
