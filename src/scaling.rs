@@ -21,6 +21,8 @@
 //!
 //! 1. All requests are moved away from a side that cannot serve, no matter what the settings are.
 //! 2. The observation may be outdated, the owner holds the rollout, or another client has set a size: no action.
+//!    The same applies while a write of an earlier leader may still arrive, except that this write may be repeated
+//!    ([`UnfinishedWrite`]).
 //! 3. Before the first write: stop if the limits make the end unreachable, or if workers get less time to terminate than streams
 //!    need.
 //! 4. The split follows the ready units; new units count once they are warm.
@@ -60,6 +62,7 @@ mod progress;
 mod settings;
 mod shape;
 mod shrink;
+mod unfinished;
 mod wait;
 
 pub use self::{
@@ -73,6 +76,7 @@ pub use self::{
     progress::Progress,
     settings::{RolloutSettings, ScaleStep, Strategy},
     shape::{Shape, Sizes},
+    unfinished::UnfinishedWrite,
     wait::Wait,
 };
 

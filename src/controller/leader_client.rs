@@ -1,7 +1,7 @@
 //! Writes to the API server while this replica leads.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, Error as ClientError};
@@ -66,7 +66,8 @@ pub(super) fn status_code(error: &ClientError) -> Option<u16> {
 pub(super) struct LeaderClient {
     client: Client,
     leading: Leading,
-    /// Timeout of a write. A write that starts while the lease is certainly held ends before another replica can hold the lease.
+    /// Timeout of a write. For a write that starts while the lease is certainly held, the
+    /// waiting ends before another replica can hold the lease. The write itself may still arrive later.
     patience: Duration,
     metrics: Arc<Metrics>,
 }
@@ -84,6 +85,11 @@ impl LeaderClient {
             patience: lease / 3,
             metrics,
         }
+    }
+
+    /// Since when this replica has led, if it leads.
+    pub fn leads_since(&self) -> Option<Instant> {
+        self.leading.since()
     }
 
     /// The objects of a kind in a namespace, to write one of them now.

@@ -20,6 +20,7 @@ mod reconcile;
 mod revisions;
 mod services;
 mod status;
+mod takeover;
 mod tracked;
 mod update;
 mod update_status;
@@ -201,6 +202,8 @@ impl Rollouts {
         let rollout = newest(&mut tracked.latest, &found);
         let no_status = Json::Null;
         let (before, _) = read_rollout_status(rollout.data.get("status").unwrap_or(&no_status));
+        let leads_since = self.writer.0.leads_since();
+        tracked.inherited.follow(leads_since, &before);
         let subject = ReconcileContext {
             key: &key,
             rollout: &rollout,
@@ -287,6 +290,7 @@ impl Rollouts {
         }
         if let Some(object) = done.object {
             tracked.latest = Some(object);
+            tracked.inherited.note_recorded();
             tracked.status_written_at = Some(now);
         }
         if done.has_stepped {

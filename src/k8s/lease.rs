@@ -28,17 +28,25 @@ pub struct Lease {
     name: String,
     identity: String,
     length: Duration,
-    held_until: watch::Sender<Option<Instant>>,
+    held: watch::Sender<Option<Term>>,
     /// The holder when the lease was last read.
     holder: Arc<ArcSwapOption<String>>,
     /// The resource version of another replica's lease, and since when it has been unchanged.
     other: Option<(Option<String>, Instant)>,
 }
 
+/// A time during which this process leads without interruption.
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    since: Instant,
+    /// How long it is certain to last.
+    until: Instant,
+}
+
 /// Tells whether this process is the leader.
 #[derive(Clone, Debug)]
 pub struct Leading {
-    until: watch::Receiver<Option<Instant>>,
+    held: watch::Receiver<Option<Term>>,
     holder: Arc<ArcSwapOption<String>>,
 }
 
@@ -46,10 +54,17 @@ impl Leading {
     /// How long this process is certain to remain the leader; `None` if it is not the leader.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        let until = (*self.until.borrow())?;
-        until
+        let term = (*self.held.borrow())?;
+        term.until
             .checked_duration_since(Instant::now())
             .filter(|left| !left.is_zero())
+    }
+
+    /// Since when this process has led; `None` if it has never led, or has lost the lease.
+    #[must_use]
+    pub fn since(&self) -> Option<Instant> {
+        let term = *self.held.borrow();
+        term.map(|term| term.since)
     }
 
     /// The identity of the lease's holder when it was last read. If that is another replica, it may no longer exist.
@@ -60,7 +75,7 @@ impl Leading {
 
     /// Waits until leadership may have changed.
     pub async fn changed(&mut self) {
-        if self.until.changed().await.is_err() {
+        if self.held.changed().await.is_err() {
             std::future::pending().await
         }
     }
@@ -76,10 +91,10 @@ impl Lease {
         identity: &str,
         length: Duration,
     ) -> (Self, Leading) {
-        let (held_until, until) = watch::channel(None);
+        let (held, term) = watch::channel(None);
         let holder = Arc::new(ArcSwapOption::empty());
         let leading = Leading {
-            until,
+            held: term,
             holder: Arc::clone(&holder),
         };
         let lease = Self {
@@ -87,7 +102,7 @@ impl Lease {
             name: name.to_owned(),
             identity: identity.to_owned(),
             length,
-            held_until,
+            held,
             holder,
             other: None,
         };
@@ -101,13 +116,19 @@ impl Lease {
             let attempt = tokio::time::timeout(self.length / 3, self.attempt()).await;
             match attempt {
                 Ok(Ok(true)) => {
-                    let until = begun + self.length * 2 / 3;
-                    if self.held_until.send_replace(Some(until)).is_none() {
+                    let now = Instant::now();
+                    let before = *self.held.borrow();
+                    let before = before.filter(|term| term.until > now);
+                    let term = Term {
+                        since: before.map_or(now, |term| term.since),
+                        until: begun + self.length * 2 / 3,
+                    };
+                    if self.held.send_replace(Some(term)).is_none() {
                         tracing::info!(lease = self.name, "became the leader");
                     }
                 }
                 Ok(Ok(false)) => {
-                    if self.held_until.send_replace(None).is_some() {
+                    if self.held.send_replace(None).is_some() {
                         tracing::warn!(lease = self.name, "another replica is the leader");
                     }
                 }
@@ -119,10 +140,10 @@ impl Lease {
                     tracing::warn!("the API server did not respond to a request for the lease")
                 }
             }
-            let ran_out = |until: &mut Option<Instant>| {
-                until.take_if(|until| *until <= Instant::now()).is_some()
+            let ran_out = |term: &mut Option<Term>| {
+                term.take_if(|term| term.until <= Instant::now()).is_some()
             };
-            if self.held_until.send_if_modified(ran_out) {
+            if self.held.send_if_modified(ran_out) {
                 tracing::warn!(lease = self.name, "lost the lease");
             }
             tokio::time::sleep(self.length / 6).await;
@@ -131,7 +152,7 @@ impl Lease {
 
     /// Releases the lease, so that another replica can lead immediately.
     pub async fn release(&mut self) {
-        if self.held_until.send_replace(None).is_none() {
+        if self.held.send_replace(None).is_none() {
             return;
         }
         let given_up = async {

@@ -9,6 +9,7 @@ use super::{
     obstacles,
     progress::{Next, Progress},
     shrink::{Shrink, shrink, unobserved, verdict_wait},
+    unfinished,
 };
 use crate::rollout::Sides;
 use crate::split::{Generation, Weights};
@@ -70,6 +71,15 @@ fn next(assessment: &Assessment) -> (Progress, Next) {
     if !assessment.seen.is_current {
         return (on_its_way, Next::Wait(vec![Wait::NotCurrent]));
     }
+    let (progress, next) = planned(assessment, on_its_way);
+    match unfinished::hold_back(assessment.seen, progress, next) {
+        Next::Wait(waits) if waits == [Wait::EarlierLeader] => (on_its_way, Next::Wait(waits)),
+        next => (progress, next),
+    }
+}
+
+/// The progress and the next step, if all requests are where they can be served and the observation is current.
+fn planned(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     if assessment.settings.intent == Intent::Hold {
         return (Progress::Held, Next::Wait(vec![Wait::Hold]));
     }

@@ -44,12 +44,21 @@ pub(super) fn end(assessment: &Assessment) -> Option<(Option<Progress>, Next)> {
         return Some((None, Next::Wait(vec![Wait::Terminating(side)])));
     }
     if assessment.goes_back {
-        return Some((Some(Progress::RolledBack), Next::Wait(Vec::new())));
+        let waits = without_frontend(assessment, Generation::Old);
+        return Some((Some(Progress::RolledBack), Next::Wait(waits)));
     }
     if !is_empty(Generation::Old) {
         return Some(at_target(assessment));
     }
     Some(hand_over(assessment))
+}
+
+/// Without a ready frontend, a side serves nothing, whatever its workers.
+fn without_frontend(assessment: &Assessment, side: Generation) -> Vec<Wait> {
+    match assessment.seen.sides.of(side).frontends {
+        0 => vec![Wait::Frontend(side)],
+        _ => Vec::new(),
+    }
 }
 
 /// New has reached its current target.
@@ -65,8 +74,12 @@ fn at_target(assessment: &Assessment) -> (Option<Progress>, Next) {
 fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
     let clients = &assessment.seen.clients;
     let handover = assessment.settings.handover;
+    let complete = || {
+        let waits = without_frontend(assessment, Generation::New);
+        (Some(Progress::Complete), Next::Wait(waits))
+    };
     if clients.retired {
-        return (Some(Progress::Complete), Next::Wait(Vec::new()));
+        return complete();
     }
     let act = |action| (None, Next::Act(action, Vec::new()));
     let wait = |wait| (None, Next::Wait(vec![wait]));
@@ -88,7 +101,7 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
         return wait(retire_obstacle);
     }
     match handover.retire {
-        Retire::Keep => (Some(Progress::Complete), Next::Wait(Vec::new())),
+        Retire::Keep => complete(),
         _ if !clients.safe_to_delete_old => wait(Wait::Unsafe),
         retire => act(ScalingAction::Retire(retire)),
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::UnfinishedWrite;
 use crate::rollout::{Role, Sides, TrialVerdict};
 use crate::split::{Generation, Weights};
 
@@ -12,6 +13,8 @@ pub struct RolloutObservation {
     /// Whether this contains every write of this process, and came from a consistent list after its start. A write whose result
     /// is unknown counts as missing until it can no longer take effect.
     pub is_current: bool,
+    /// What an earlier leader may have sent, as long as it may still arrive. The caller may list what was carried out since.
+    pub unfinished: Vec<UnfinishedWrite>,
     /// Both sides.
     pub sides: Sides<Side>,
     /// The traffic.

@@ -14,6 +14,8 @@ pub enum Wait {
     RoleMissing(Generation, Role),
     /// The observation may be older than the last write.
     NotCurrent,
+    /// A write of an earlier leader may still arrive.
+    EarlierLeader,
     /// The status of a role reflects an earlier size.
     Unobserved(Generation, Role),
     /// `intent: Hold`.
@@ -117,6 +119,9 @@ impl fmt::Display for Wait {
                 write!(f, "{} of {side} that can be scaled: none found", role.workers())
             }
             Self::NotCurrent => f.write_str("the watch to catch up with the last write"),
+            Self::EarlierLeader => f.write_str(
+                "a write of an earlier leader to be carried out, or to be out of date after a minute",
+            ),
             Self::Unobserved(side, role) => {
                 write!(f, "the status of {side}'s {} to reflect their size", role.workers())
             }

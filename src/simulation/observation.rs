@@ -21,6 +21,7 @@ impl Cluster<'_> {
         };
         let is_quiet = self.since(self.came_to_old_at) >= self.scenario.quiet;
         RolloutObservation {
+            unfinished: Vec::new(),
             is_current: true,
             sides: Sides {
                 old: self.side(Generation::Old),

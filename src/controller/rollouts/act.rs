@@ -56,16 +56,12 @@ impl Rollouts {
             }
             ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
                 let objects = observed.objects.of(side).clone();
-                // A write that the API server does not attribute to this rollout is recorded in the status first: otherwise, a
-                // controller that restarts after the write would take it for another client's.
-                let resizing = is_unattributed(&objects, &sizes).then(|| resizing(side, &sizes));
-                let is_recorded = memory::resizing(subject.before) == resizing.as_ref();
-                status
-                    .memory
-                    .get_or_insert_default()
-                    .resizing
-                    .clone_from(&resizing);
-                match is_recorded || resizing.is_none() {
+                // They are recorded in the status first: a later leader must know that this write may still arrive, and the API
+                // server does not always record who has set a size.
+                let resizing = resizing(side, &sizes);
+                let is_recorded = memory::resizing(subject.before) == Some(&resizing);
+                status.memory.get_or_insert_default().resizing = Some(resizing);
+                match is_recorded {
                     true => RolloutAction::Scale {
                         side,
                         objects,
@@ -89,8 +85,12 @@ impl Rollouts {
                     _ => RolloutAction::Nothing,
                 }
             }
-            // The status first records that old may be deleted, so that a controller that restarts meanwhile continues.
-            ScalingAction::Retire(_) if !has_handed_over(subject.before) => RolloutAction::Nothing,
+            // The status first records that old may be deleted, and that it is about to be, so that a controller that restarts
+            // meanwhile continues.
+            ScalingAction::Retire(_) if !is_retiring(subject.before) => {
+                status.memory.get_or_insert_default().retiring = true;
+                RolloutAction::Nothing
+            }
             ScalingAction::Retire(retire) => RolloutAction::Retire {
                 retire,
                 frontends: observed.frontends,
@@ -135,15 +135,6 @@ fn unroutable(
     ))
 }
 
-/// Whether the API server will not record that this rollout has written one of these sizes.
-fn is_unattributed(objects: &objects::Objects, sizes: &Sizes) -> bool {
-    sizes.iter().any(|(role, size)| {
-        objects.get(role).is_some_and(|(_, scaled)| {
-            scaled.part.desired != *size && (*size == 0 || !scaled.is_attributed())
-        })
-    })
-}
-
 fn resizing(side: Generation, sizes: &Sizes) -> ResizingStatus {
     let sizes = sizes.iter();
     ResizingStatus {
@@ -154,7 +145,7 @@ fn resizing(side: Generation, sizes: &Sizes) -> ResizingStatus {
     }
 }
 
-fn has_handed_over(before: &DynamoRolloutStatus) -> bool {
+fn is_retiring(before: &DynamoRolloutStatus) -> bool {
     let memory = before.memory.as_ref();
-    memory.is_some_and(|memory| memory.handed_over)
+    memory.is_some_and(|memory| memory.handed_over && memory.retiring)
 }

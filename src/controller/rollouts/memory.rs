@@ -118,6 +118,7 @@ mod tests {
         };
         RolloutObservation {
             is_current: true,
+            unfinished: Vec::new(),
             sides: Sides {
                 old: side(old),
                 new: side(new),

@@ -29,7 +29,7 @@ use crate::resource::{DynamoUpdateConfigStatus, Retire, read_status};
 use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{
     ClientRouting, LastWorker, Pod, PodToReplace, RemovalOrder, RoleReplicas, RolloutObservation,
-    Serves, Side, Traffic,
+    Serves, Side, Traffic, UnfinishedWrite,
 };
 use crate::split::{Generation, Weights};
 
@@ -71,6 +71,8 @@ pub(super) struct ObserveInput<'a> {
     pub may_mark: bool,
     /// Whether every write of this process is visible.
     pub shows_writes: bool,
+    /// What an earlier leader may have sent.
+    pub unfinished: Vec<UnfinishedWrite>,
     pub now: Timestamp,
 }
 
@@ -139,6 +141,7 @@ pub(super) fn observe(
     let new_service = cache.one(&services(), namespace, service_name(accepted))?;
     let seen = RolloutObservation {
         // Until this process has observed the update, its status may be outdated.
+        unfinished: input.unfinished.clone(),
         is_current: input.shows_writes && cache.are_current() && all.is_some(),
         sides: Sides {
             old: side(Generation::Old, &input.before.source),

@@ -3,6 +3,7 @@
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
+use super::super::Key;
 use super::super::spec_fields::SpecFields;
 use super::job::{RolloutAction, Work};
 use super::next::{self, Next};
@@ -21,7 +22,10 @@ use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, Rollo
 use crate::resource::status::{AnalysisStatus, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
 use crate::rollout::{Sides, TrialVerdict};
-use crate::scaling::{self, Intent, Progress, RolloutObservation, ScalingAction, ScalingDecision};
+use crate::scaling::{
+    self, Intent, Progress, RolloutObservation, ScalingAction, ScalingDecision, UnfinishedWrite,
+    Wait,
+};
 use crate::split::{Generation, Weights};
 
 /// The reason of the conditions of a rollout whose `undoTo` is impossible.
@@ -69,7 +73,13 @@ impl Rollouts {
             obstacle: keep_error.clone().map(|why| (REFUSED, why)),
             revisions: &revisions,
         };
-        let why = match next::next(subject.before, &spec, &revisions) {
+        let next = next::next(subject.before, &spec, &revisions);
+        if self.may_still_retire(subject.key) && matches!(next, Next::Accept | Next::Undo { .. }) {
+            // It might retire a generation of the next rollout.
+            let why = format!("waiting for {}", Wait::EarlierLeader);
+            return Ok(refused(subject, "EarlierLeader", why));
+        }
+        let why = match next {
             Next::Accept => return self.accept(subject, &spec),
             Next::Continue(accepted, direction) => {
                 return self.continue_rollout(subject, &current(accepted, direction));
@@ -111,6 +121,11 @@ impl Rollouts {
                 self.continue_rollout(subject, &current)
             }
         }
+    }
+
+    /// Whether an earlier leader may have sent a write that retires old, and that may still arrive.
+    fn may_still_retire(&self, key: &Key) -> bool {
+        self.unfinished(key).contains(&UnfinishedWrite::Retire)
     }
 
     /// Begins a rollout: writes only the status, which records what the rollout moves.
@@ -200,6 +215,7 @@ impl Rollouts {
             manager: &manager(subject.rollout),
             may_mark: self.may_mark(subject.key),
             shows_writes: self.is_certain(subject.key),
+            unfinished: self.unfinished(subject.key).to_vec(),
             now: write::now(),
         };
         let observed = match observe::observe(&self.observer, &input) {
@@ -245,6 +261,8 @@ impl Rollouts {
         let has_all = decision.progress == Progress::Complete
             || matches!(decision.action, Some(ScalingAction::Retire(_)));
         memory.handed_over = !goes_back && (memory.handed_over || has_all);
+        let may_arrive = !seen.is_current || seen.unfinished.contains(&UnfinishedWrite::Retire);
+        memory.retiring &= !goes_back || may_arrive;
         let generation = subject.rollout.metadata.generation;
         let mut status = status::status(StatusInput {
             before: subject.before,

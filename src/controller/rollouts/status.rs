@@ -282,7 +282,12 @@ fn conditions(
         )
     };
     let stalls = decision.action.is_none() && decision.waits.iter().any(needs_somebody);
-    let shown = match stalls && !phase.is_over() {
+    let is_unserved = |wait: &Wait| matches!(wait, Wait::Frontend(_));
+    let stalls = match phase.is_over() {
+        true => decision.waits.iter().any(is_unserved),
+        false => stalls,
+    };
+    let shown = match stalls {
         true => RolloutPhase::Stalled,
         false => phase,
     };

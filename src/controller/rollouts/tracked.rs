@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::super::Key;
 use super::super::tracked::is_worth_writing;
+use super::takeover::Inherited;
 use super::{Rollouts, reconcile};
 use crate::k8s::{Object, version_number};
 use crate::resource::rollout_status::DynamoRolloutStatus;
+use crate::scaling::UnfinishedWrite;
 
 /// How long the watch may take to deliver a revision or an update that was written, before it counts as deleted by another
 /// client.
@@ -33,6 +35,8 @@ pub(super) struct TrackedRollout {
     pub kept: Option<(String, Instant)>,
     /// Until when a write whose result is unknown may take effect.
     pub uncertain_until: Option<Instant>,
+    /// What an earlier leader may have sent.
+    pub inherited: Inherited,
     /// When the status was last written.
     pub status_written_at: Option<Instant>,
     /// When the API server last rejected marking a pod.
@@ -101,6 +105,12 @@ impl Rollouts {
             .get(key)
             .and_then(|tracked| tracked.uncertain_until);
         until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// What an earlier leader may have sent, as long as it may still arrive. That may include what was carried out.
+    pub(super) fn unfinished(&self, key: &Key) -> &[UnfinishedWrite] {
+        let tracked = self.tracked.get(key);
+        tracked.map_or(&[], |tracked| tracked.inherited.unfinished(Instant::now()))
     }
 
     /// Whether a status is worth writing.

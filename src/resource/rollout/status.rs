@@ -342,13 +342,16 @@ pub struct RolloutMemory {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub applied_since: Option<Time>,
-    /// Sizes that are about to be written, if the API server does not record who writes them.
+    /// The sizes that were written last, or that are about to be written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resizing: Option<ResizingStatus>,
     /// Whether everything, including the clients, has moved to the new generation. From then on, the objects of the old generation
     /// may be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
+    /// Whether retiring the old generation has begun, or is about to begin.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub retiring: bool,
     /// Whether the old generation has been retired as requested.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,

@@ -274,6 +274,7 @@ impl Cluster {
         let quiet = self.tick - self.quiet_since >= 3 && leaves_old && self.open.old == 0;
         RolloutObservation {
             is_current: true,
+            unfinished: Vec::new(),
             sides: Sides {
                 old: self.seen(Generation::Old),
                 new: self.seen(Generation::New),

@@ -1,6 +1,7 @@
 //! The actions of a rollout in order, and what it waits for.
 
 mod back;
+mod earlier_leader;
 mod in_place;
 mod people;
 mod waits;

@@ -5,6 +5,7 @@ mod deletion_cost;
 mod graphs;
 mod in_place;
 mod kinds;
+mod late_writes;
 mod operator;
 mod ownership;
 mod reapplied_manifests;

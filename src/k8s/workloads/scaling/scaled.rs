@@ -141,17 +141,10 @@ impl Scaled {
     }
 
     /// Whether `manager` was the last to set the size. The API server does not record a time for changes by the scale
-    /// subresource.
+    /// subresource. After that has set a size to 0, the API server attributes neither this size nor later ones set by it.
     #[must_use]
     pub fn is_set_by(&self, manager: &str) -> bool {
         self.has_set(|known| known == Some(manager))
-    }
-
-    /// Whether the API server attributes the size to anyone. After the scale subresource has set it to 0, the API server
-    /// attributes neither this size nor later ones set by the subresource.
-    #[must_use]
-    pub fn is_attributed(&self) -> bool {
-        self.has_set(|_| true)
     }
 
     fn has_set(&self, is_meant: impl Fn(Option<&str>) -> bool) -> bool {
