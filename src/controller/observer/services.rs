@@ -13,8 +13,7 @@ use super::service_fields::{
     external_name, name_of, node_ports, own_addresses, own_hosts, targets_any,
 };
 use super::slices::{
-    IMPORT, SERVICE, hosts_of_slice, is_by_hand, leads_from_elsewhere, leads_to,
-    leads_to_host_port, ports, service_of,
+    IMPORT, SERVICE, hosts_of_slice, leads_to_host_port, leads_to_pods_of, ports, service_of,
 };
 use crate::k8s::Object;
 
@@ -74,6 +73,11 @@ impl<'a> AllServices<'a> {
 
     pub const fn slices(&self) -> &'a [Object] {
         self.slices
+    }
+
+    /// Whether one of the slices leads to one of these pods of `namespace`.
+    pub fn leads_to(&self, slice: &Object, namespace: &str, pods: &OldPods) -> bool {
+        leads_to_pods_of(namespace, slice, pods, &self.by_name)
     }
 
     /// Everything that routes to one of these Services, directly or through others.
@@ -189,13 +193,9 @@ impl ServicesToOld {
         let own_ports = old.own_ports(scope.frontend_port);
         let mut direct = Vec::new();
         for slice in slices {
-            let is_by_hand = is_by_hand(slice, services);
-            let leads = match is_own(slice) {
-                true => leads_to(slice, old),
-                false => is_by_hand && leads_from_elsewhere(slice, old),
-            };
             // A Service may select a pod in the host network, and so route to another pod's host port on that node.
-            let leads = leads || leads_to_host_port(slice, old);
+            let leads = leads_to_pods_of(scope.namespace, slice, old, services)
+                || leads_to_host_port(slice, old);
             if !leads {
                 continue;
             }

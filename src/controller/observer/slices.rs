@@ -45,6 +45,20 @@ pub(super) fn is_by_hand(slice: &DynamicObject, services: &HashMap<ServiceName, 
     !selects || writer.map(String::as_str) != Some(BY_SELECTOR)
 }
 
+/// Whether the slice leads to one of these pods of `namespace`. The EndpointSlice controller writes only slices with pods of the
+/// slice's own namespace, so one of another namespace must have been written by hand.
+pub(super) fn leads_to_pods_of(
+    namespace: &str,
+    slice: &DynamicObject,
+    pods: &OldPods,
+    services: &HashMap<ServiceName, &Object>,
+) -> bool {
+    match slice.metadata.namespace.as_deref() == Some(namespace) {
+        true => leads_to(slice, pods),
+        false => is_by_hand(slice, services) && leads_from_elsewhere(slice, pods),
+    }
+}
+
 fn all_addresses(slice: &DynamicObject) -> impl Iterator<Item = &str> {
     slice_endpoints(slice).flat_map(|endpoint| endpoint.addresses())
 }
@@ -66,7 +80,7 @@ pub(super) fn ports(slice: &DynamicObject) -> impl Iterator<Item = Option<u16>> 
 }
 
 /// Whether a slice of another namespace leads to one of these pods. At a node's address, other processes may listen, too.
-pub(super) fn leads_from_elsewhere(slice: &DynamicObject, old: &OldPods) -> bool {
+fn leads_from_elsewhere(slice: &DynamicObject, old: &OldPods) -> bool {
     let ports: Vec<Option<u16>> = ports(slice).collect();
     addresses(slice).any(|address| {
         let is_meant = |port: &Option<u16>| match port {

@@ -15,7 +15,7 @@ use super::pods_of::is_stated_worker;
 use super::route_match::{ServiceName, belongs_to, selects_any};
 use super::service_fields::name_of;
 use super::services::{AllServices, OldScope};
-use super::slices::{SERVICE, leads_to, service_of};
+use super::slices::{SERVICE, service_of};
 use crate::k8s::Object;
 use crate::k8s::workloads::{COMPONENT, GRAPH, SUB_COMPONENT, labels};
 
@@ -64,6 +64,7 @@ pub(super) fn unlabelled_frontends(
         .filter(|service| is_own(service) && selects_any(service, &candidates));
     let selecting: Vec<&Object> = selecting.copied().collect();
     let old = OldPods::of(&candidates, all);
+    let leads_to = |slice: &Object, pods: &OldPods| services.leads_to(slice, scope.namespace, pods);
     let slices = services
         .slices()
         .iter()

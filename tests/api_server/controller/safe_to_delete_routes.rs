@@ -385,7 +385,12 @@ async fn old_is_not_safe_to_delete_while_an_ingress_leads_to_a_component_that_is
     let labels = json!({GRAPH: "old", COMPONENT: "router", "app": "router"});
     let ports = json!([{"containerPort": 8000}]);
     fixture.pod("old-router-0", labels, ports).await;
-    fixture.pod_ready("old-router-0", true).await;
+    // No other object of the server has this address.
+    let status = json!({
+        "phase": "Running", "podIP": "10.6.1.1", "podIPs": [{"ip": "10.6.1.1"}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    });
+    fixture.status(&pods(), "old-router-0", status).await;
     let owner = json!([{
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "controller": true,
         "uid": "6f1ac2d0-0000-4000-8000-000000000000",
