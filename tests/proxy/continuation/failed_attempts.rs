@@ -108,7 +108,7 @@ async fn a_failed_attempt_to_continue_a_stream_counts_once_against_its_endpoint(
         (|_| status(503), 6, None),
         // A response about the request is none.
         (|_| status(429), 12, None),
-        (Script::hang, 5, Some("Silent")),
+        (Script::hang, 5, Some("Unresponsive")),
     ];
     for (how, streams, expected) in cases {
         let old = Counting::new("old", 20).breaking(5, Script::reset);
