@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use super::{UNCERTAIN, memory};
+use crate::managed_update::role;
 use crate::resource::rollout_status::{DynamoRolloutStatus, ResizingStatus};
-use crate::rollout::Role;
 use crate::scaling::UnfinishedWrite;
 use crate::split::Generation;
 
@@ -63,11 +63,10 @@ fn recorded(status: &DynamoRolloutStatus) -> Vec<UnfinishedWrite> {
 fn resize(announced: &ResizingStatus) -> Option<UnfinishedWrite> {
     let side =
         { Generation::ALL.into_iter() }.find(|side| side.as_str() == announced.generation)?;
-    let sizes = announced.sizes.iter().filter_map(|(name, size)| {
-        let roles = [Role::Worker, Role::Prefill, Role::Decode];
-        let role = roles.into_iter().find(|role| role.as_str() == name)?;
-        Some((role, *size))
-    });
+    let sizes = announced
+        .sizes
+        .iter()
+        .filter_map(|(name, size)| Some((role(name)?, *size)));
     let sizes = sizes.collect();
     Some(UnfinishedWrite::Resize { side, sizes })
 }
@@ -79,6 +78,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::rollout::Role;
 
     fn status(memory: Value) -> DynamoRolloutStatus {
         serde_json::from_value(json!({"memory": memory})).unwrap()
