@@ -1,7 +1,6 @@
 //! Reconciles a rollout once: accepts it, or observes it and decides. Contains no policy.
 
 use kube::CustomResourceExt;
-use serde_json::Value as Json;
 
 use super::super::Key;
 use super::super::spec_fields::SpecFields;
@@ -378,30 +377,4 @@ fn analysis(
     let of_update = update.analysis.as_ref();
     let of_update = of_update.filter(|analysis| is_of_rollout(analysis, accepted));
     known.or(of_update).cloned()
-}
-
-/// A status without the fields that change all the time.
-pub(super) fn without_figures(status: &DynamoRolloutStatus) -> Json {
-    let mut status = status.clone();
-    let sides = [&mut status.source, &mut status.target];
-    for side in sides.into_iter().flatten() {
-        side.open_streams = None;
-    }
-    if let Some(analysis) = &mut status.analysis {
-        analysis.message.clear();
-    }
-    let remove_digits = |text: &mut String| text.retain(|letter| !letter.is_ascii_digit());
-    status.message.iter_mut().for_each(remove_digits);
-    for wait in &mut status.waiting_for {
-        remove_digits(&mut wait.what);
-    }
-    for condition in &mut status.conditions {
-        remove_digits(&mut condition.message);
-    }
-    let mut status = serde_json::json!(status);
-    let waits = status["waitingFor"].as_array_mut().into_iter().flatten();
-    for wait in waits {
-        wait["since"] = Json::Null;
-    }
-    status
 }

@@ -2,6 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value as Json;
 
 use super::super::status::truncate_message;
 use super::memory;
@@ -348,4 +349,30 @@ fn of(
         observed_generation: generation,
         last_transition_time: Time(now),
     }
+}
+
+/// A status without the fields that change all the time.
+pub(super) fn without_figures(status: &DynamoRolloutStatus) -> Json {
+    let mut status = status.clone();
+    let sides = [&mut status.source, &mut status.target];
+    for side in sides.into_iter().flatten() {
+        side.open_streams = None;
+    }
+    if let Some(analysis) = &mut status.analysis {
+        analysis.message.clear();
+    }
+    let remove_digits = |text: &mut String| text.retain(|letter| !letter.is_ascii_digit());
+    status.message.iter_mut().for_each(remove_digits);
+    for wait in &mut status.waiting_for {
+        remove_digits(&mut wait.what);
+    }
+    for condition in &mut status.conditions {
+        remove_digits(&mut condition.message);
+    }
+    let mut status = serde_json::json!(status);
+    let waits = status["waitingFor"].as_array_mut().into_iter().flatten();
+    for wait in waits {
+        wait["since"] = Json::Null;
+    }
+    status
 }

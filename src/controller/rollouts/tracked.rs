@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::Key;
 use super::super::tracked::is_worth_writing;
 use super::takeover::Inherited;
-use super::{Rollouts, reconcile};
+use super::{Rollouts, status};
 use crate::k8s::{Object, version_number};
 use crate::resource::rollout_status::DynamoRolloutStatus;
 use crate::scaling::UnfinishedWrite;
@@ -122,6 +122,6 @@ impl Rollouts {
     ) -> bool {
         let tracked = self.tracked.get(key);
         let written_at = tracked.and_then(|tracked| tracked.status_written_at);
-        is_worth_writing(before, after, written_at, reconcile::without_figures)
+        is_worth_writing(before, after, written_at, status::without_figures)
     }
 }
