@@ -32,11 +32,12 @@ pub(super) fn notes(policies: &[(usize, Json)], injected: &[Injected]) -> Vec<No
             ));
             notes.push(note);
         }
-        let egress: Vec<_> = selecting("Egress").map(|(_, policy)| policy).collect();
-        if let (Some((line, policy)), Some(needs)) =
-            (selecting("Egress").next(), egress::needs(&egress))
+        let egress: Vec<_> = selecting("Egress").collect();
+        let rules: Vec<_> = egress.iter().map(|(_, policy)| policy).collect();
+        if let (Some(((line, policy), others)), Some(needs)) =
+            (egress.split_first(), egress::needs(&rules))
         {
-            let others: Vec<_> = egress[1..].iter().map(|policy| shown(policy)).collect();
+            let others: Vec<_> = others.iter().map(|(_, policy)| shown(policy)).collect();
             let with = match others.as_slice() {
                 [] => String::new(),
                 others => format!(", with those of {},", others.join(", ")),
