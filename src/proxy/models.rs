@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+};
 use http::{Response, StatusCode};
 
 use super::SplitBody;
@@ -24,6 +27,27 @@ use crate::upstream::{AnsweredBy, FailFast, Head, Outgoing, SendOptions, Upstrea
 
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
+
+/// What would make a response compressed, conditional or partial (RFC 9110 §12.5.3, §13.1, §14.2).
+const NOT_FOR_LISTS: [HeaderName; 7] = [
+    ACCEPT_ENCODING,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
+
+/// What describes the body of one generation, and is wrong for the union (RFC 9110 §8.6, §8.8, §14.3, RFC 9530).
+const OF_ONE_LIST: [HeaderName; 6] = [
+    CONTENT_LENGTH,
+    ETAG,
+    LAST_MODIFIED,
+    ACCEPT_RANGES,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("repr-digest"),
+];
 
 /// How long a generation may take to respond. A generation that hangs must not hide the models of the other one.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -95,7 +119,9 @@ pub async fn union<O: OldBackend>(
         && let Some(merged) = model_list::merge(response.body(), other.response.body())
     {
         *response.body_mut() = merged;
-        response.headers_mut().remove(CONTENT_LENGTH);
+        for name in &OF_ONE_LIST {
+            response.headers_mut().remove(name);
+        }
     }
     attempts.retryable = false;
     attempts.respond(exchange, target, response.map(UpstreamBody::Whole), false)
@@ -136,10 +162,10 @@ pub async fn one<O: OldBackend>(
     }
 }
 
-/// The request head without fields that would make the response compressed or conditional, so that it can be parsed.
+/// The request head without fields because of which the response could not be parsed.
 fn readable(head: &Head) -> Head {
     let mut headers = head.headers.clone();
-    for name in [ACCEPT_ENCODING, IF_NONE_MATCH, IF_MODIFIED_SINCE] {
+    for name in &NOT_FOR_LISTS {
         headers.remove(name);
     }
     Head {

@@ -8,7 +8,7 @@ use super::{Api, Event, Meaning, Openings, meaning};
 /// What to do with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventAction {
-    /// Forward it, ahead of the events that are held.
+    /// Forward it. Nothing is held.
     Forward,
     /// Hold it with the others. They may be held until this time.
     Hold { until: Instant },
@@ -45,7 +45,9 @@ impl HoldPolicy {
         now: Instant,
     ) -> EventAction {
         match meaning(api, event) {
-            Meaning::Comment => return EventAction::Forward,
+            Meaning::Comment if held == 0 => return EventAction::Forward,
+            // The order is the server's: a comment does not overtake what is held, nor does an ID without data.
+            Meaning::Comment => return self.hold_or_release(held, now),
             Meaning::Content | Meaning::Terminal if openings.lacks_blocks() => {
                 return EventAction::Conflict;
             }
@@ -60,15 +62,18 @@ impl HoldPolicy {
         match openings.classify(api, event) {
             Opening::LeaveOut => EventAction::Drop,
             Opening::Conflict => EventAction::Conflict,
-            Opening::Forward if self.holds(held) => EventAction::Hold {
-                until: now + self.hold,
-            },
-            Opening::Forward => EventAction::Release,
+            Opening::Forward => self.hold_or_release(held, now),
         }
     }
 
-    const fn holds(self, held: usize) -> bool {
-        !self.hold.is_zero() && !self.released && held <= self.max_bytes
+    fn hold_or_release(self, held: usize, now: Instant) -> EventAction {
+        let holds = !self.hold.is_zero() && !self.released && held <= self.max_bytes;
+        match holds {
+            true => EventAction::Hold {
+                until: now + self.hold,
+            },
+            false => EventAction::Release,
+        }
     }
 }
 
@@ -114,6 +119,9 @@ mod tests {
         let error = r#"data: {"error":{"code":503}}"#;
         for (policy, block, held, expected) in [
             (POLICY, ": keep-alive", 0, EventAction::Forward),
+            (POLICY, ": keep-alive", 1, EventAction::Hold { until }),
+            (POLICY, ": keep-alive", 101, EventAction::Release),
+            (POLICY, "id: 7", 1, EventAction::Hold { until }),
             (POLICY, ROLE, 0, EventAction::Hold { until }),
             (POLICY, ROLE, 100, EventAction::Hold { until }),
             (POLICY, ROLE, 101, EventAction::Release),

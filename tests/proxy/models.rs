@@ -68,6 +68,47 @@ async fn the_list_is_that_of_old_byte_for_byte_while_new_has_no_share() {
 }
 
 #[tokio::test]
+async fn the_union_is_neither_conditional_nor_described_by_fields_of_one_list() {
+    let list = |id: &'static str| {
+        Upstream::start(move |received| {
+            for name in ["if-match", "if-none-match", "range", "accept-encoding"] {
+                assert_eq!(received.header(name), None, "{name}");
+            }
+            let body = format!(r#"{{"object":"list","data":[{{"id":"{id}"}}]}}"#);
+            let length = body.len().to_string();
+            let fields = [
+                ("content-type", "application/json"),
+                ("content-length", &length),
+                ("etag", "\"1\""),
+                ("last-modified", "Sun, 29 Nov 2026 08:00:00 GMT"),
+                ("accept-ranges", "bytes"),
+                ("content-digest", "sha-256=:AA==:"),
+                ("x-by", id),
+            ];
+            Script::new().head(200, &fields).raw(body)
+        })
+    };
+    let (old, new) = (list("only-old").await, list("only-new").await);
+    let proxy = Proxy::split(&old, &new, 50).await;
+    let mut client = client::Client::connect(proxy.address).await;
+    let conditional = [
+        ("if-match", "\"2\""),
+        ("if-none-match", "\"1\""),
+        ("range", "bytes=0-3"),
+        ("accept-encoding", "gzip"),
+        ("connection", "close"),
+    ];
+    client.get(MODELS, &conditional).await;
+    let response = client.response().await;
+    assert_eq!(response.status, 200);
+    assert_eq!(ids(&response), ["only-new", "only-old"]);
+    for name in ["etag", "last-modified", "accept-ranges", "content-digest"] {
+        assert_eq!(response.header(name), None, "{name}");
+    }
+    assert_eq!(response.header("x-by"), Some("only-old"));
+}
+
+#[tokio::test]
 async fn if_one_side_fails_the_list_is_that_of_the_other() {
     for failing in [
         status(503),

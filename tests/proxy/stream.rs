@@ -116,14 +116,7 @@ async fn unusual_bytes_pass_byte_for_byte() {
 
 #[tokio::test]
 async fn nothing_precedes_a_byte_order_mark() {
-    let comment = ": held events are overtaken\n\n";
     let (role, rest) = (role("old"), content("old", 0) + DONE);
-    let script = Script::new().sse().chunk(format!("\u{feff}{role}"));
-    let script = script.pause(700).chunk(comment).chunk(&rest).end();
-    let old = Upstream::always(script).await;
-    let proxy = Proxy::before(&old, &[]).await;
-    let expected = format!("\u{feff}{comment}{role}{rest}");
-    proxy.chat().await.assert_is(&expected);
     let flags = ["--keep-alive-comments", "0.2"];
     let script = Script::new().sse().pause(300);
     let script = script.chunk(format!("\u{feff}{role}{rest}")).end();
@@ -134,6 +127,24 @@ async fn nothing_precedes_a_byte_order_mark() {
         response.text().replace(":\n\n", ""),
         format!("{role}{rest}")
     );
+}
+
+#[tokio::test]
+async fn comments_and_ids_do_not_overtake_the_events_that_are_held() {
+    let (role, rest) = (role("old"), content("old", 0) + DONE);
+    let between = ": keep-alive\n\nid: 7\n\nevent: request_id\n: \"abc\"\n\n";
+    let before = Gate::closed();
+    let script = Script::new().sse().chunk(": first\n\n").wait(&before);
+    let script = script.chunk(&role).pause(100).chunk(between);
+    let script = script.pause(100).chunk(&rest).end();
+    let old = Upstream::always(script).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = client::open_chat(proxy.address).await;
+    client.head().await;
+    assert_eq!(client.until("\n\n").await, ": first\n\n");
+    before.open();
+    let expected = format!("{role}{between}{rest}");
+    assert_eq!(client.until(DONE).await, expected);
 }
 
 #[tokio::test]
