@@ -262,6 +262,8 @@ impl Rollouts {
         memory.handed_over = !goes_back && (memory.handed_over || has_all);
         let may_arrive = !seen.is_current || seen.unfinished.contains(&UnfinishedWrite::Retire);
         memory.retiring &= !goes_back || may_arrive;
+        // Until a frontend of old serves again, there is nothing to retire once more.
+        memory.retired &= !goes_back || seen.sides.old.frontends == 0;
         let generation = subject.rollout.metadata.generation;
         let mut status = status::status(StatusInput {
             before: subject.before,

@@ -159,6 +159,14 @@ impl Managed {
         self.follow_clients().await;
     }
 
+    /// Routes clients to the old frontends again.
+    async fn move_clients_back(&self) {
+        let selector = json!({"spec": {"selector": frontends("old")}});
+        self.patch(&services(), "clients", selector).await;
+        self.fixture.delete(&slices(), "clients-2").await;
+        self.slice("clients-1", "old-frontend-0").await;
+    }
+
     /// Updates the endpoints of the client Service according to its selector.
     async fn follow_clients(&self) {
         self.fixture.delete(&slices(), "clients-1").await;
@@ -557,6 +565,23 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
     managed
         .edit(json!({"handover": {"retire": "ScaleToZero"}}))
         .await;
+    managed.move_clients().await;
+    managed.phase("Complete").await;
+    let frontends = managed
+        .fixture
+        .api(&deployments())
+        .get("old")
+        .await
+        .unwrap();
+    assert_eq!(frontends.data["spec"]["replicas"], 0);
+    // After a rollback, they are scaled to zero once more.
+    managed.edit(json!({"intent": "Abort"})).await;
+    managed.move_clients_back().await;
+    managed.phase("RolledBack").await;
+    let one = json!({"spec": {"replicas": 1}});
+    managed.patch(&deployments(), "old", one).await;
+    managed.edit(json!({"intent": "Run"})).await;
+    managed.waits_for("clients to be routed").await;
     managed.move_clients().await;
     managed.phase("Complete").await;
     let frontends = managed
