@@ -61,7 +61,7 @@ pub enum Command {
     Controller(Box<ControllerArgs>),
     /// Validate plan files and rollouts without running them, and print every problem with its field and line
     Check(CheckArgs),
-    /// Print the resource definitions to apply to a cluster
+    /// Print the custom resource definitions (CRDs) to apply to a cluster
     #[command(after_help = examples::CRD)]
     Crd,
     /// Add crossfade to the manifest of a frontend as a sidecar: print the manifest, and explain what changed
@@ -84,7 +84,7 @@ pub enum Command {
     /// Show an update: its phase, split, generations, proxies, and Events
     #[command(after_help = examples::STATUS)]
     Status(StatusArgs),
-    /// Compare new with old on the same traffic: is new good enough? Exit status: 0 yes, 1 no, 3 no verdict
+    /// Compare new with old on the same traffic: is new good enough? Exit status: 0 pass, 1 fail, 3 inconclusive
     #[command(after_help = examples::JUDGE)]
     Judge(Box<JudgeArgs>),
     /// Set the split of an update in a cluster by hand

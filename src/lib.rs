@@ -7,7 +7,7 @@
 //!
 //! Each top-level module has a level, and uses only top-level modules on lower levels; `tests/contracts/architecture.rs` checks
 //! the code against this table. The pure modules (analysis, backoff, continuation, duration, error_chain, failover, http1,
-//! latency, memory, printable, rollout, scaling, simulation, split, sse) use no clock, randomness, task, socket, file, log or
+//! latency, memory, printable, rollout, scaling, simulation, split, sse) use no clock, randomness, task, socket, file, log, or
 //! metric: `now` and random draws are arguments.
 //!
 //! | level | module | responsibility |
@@ -29,11 +29,11 @@
 //! | 3 | [`guard`] | the header that prevents forwarding a request twice for one update |
 //! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, counting and scaling workers |
 //! | 3 | [`scaling`] | how a managed update scales both generations, one action at a time |
-//! | 3 | [`state_api`] | the gRPC state of a process: messages, conversions and client |
+//! | 3 | [`state_api`] | the gRPC state of a process: messages, conversions, and client |
 //! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
 //! | 2 | [`resource`] | `DynamoUpdateConfig` and `DynamoRollout` as users write them, and the plan that an update defines |
 //! | 2 | [`telemetry`] | metrics, access lines, logs, traces, and the counts that the analysis compares |
-//! | 1 | [`analysis`] | compares new with old on the same traffic: pass, fail or inconclusive |
+//! | 1 | [`analysis`] | compares new with old on the same traffic: pass, fail, or inconclusive |
 //! | 1 | [`continuation`] | whether another server continues a broken stream, and how the two parts are joined |
 //! | 1 | [`demo`] | two model servers, load, and a live view around a given proxy |
 //! | 1 | [`failover`] | whether a failed request is retried, and on which target |
@@ -57,8 +57,8 @@
 //! | 0 | [`sse`] | event streams: framing, one file per API family, outcomes |
 //!
 //! A module is `foo.rs` beside `foo/`. Decisions are pure functions. Code at the edges translates (bytes, YAML, protobuf), and is
-//! either total or returns a typed error. Code that acts (on a socket, clock, task or metric) contains no policy: it gathers
-//! inputs, calls a decision and matches on the result.
+//! either total or returns a typed error. Code that acts (on a socket, clock, task, or metric) contains no policy: it gathers
+//! inputs, calls a decision, and matches on the result.
 //!
 //! # The life of a request
 //!
@@ -66,7 +66,7 @@
 //!    it, and passes the request to `proxy`, which the tower layer also calls.
 //! 2. `proxy::service` loads the snapshot once. The request uses it until it ends, even if the plan changes.
 //! 3. `proxy::route` classifies the request, `guard` checks whether it has been forwarded before, and `proxy::attributes` reads
-//!    the session, the pinned worker and the override.
+//!    the session, the pinned worker, and the override.
 //! 4. [`split::SplitPolicy::assign`] returns a generation *and the reason*, with one atomic operation.
 //! 5. `proxy::exchange` opens the record of the exchange: a guard object that later travels in the response body.
 //! 6. `proxy::attempt` sends the request to a target. If that fails, [`failover::next_target`] decides where to retry, if
@@ -77,10 +77,10 @@
 //!    enables continuation, the request body is kept and [`continuation`] collects the text. When such a stream breaks,
 //!    `proxy::continuing` asks other servers for the rest, under the plan that is then in force.
 //! 9. The body ends, breaks, or is dropped because the client disconnected. The exchange records its outcome exactly once, in
-//!    metrics, the access line, the number of open streams and, if tracing is on, spans.
+//!    metrics, the access line, the number of open streams, and spans if tracing is on.
 //!
 //! A plan takes a different path: `discovery::source::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
-//! and stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric and on `/plan`.
+//! and stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric, and on `/plan`.
 //!
 //! # The hot path
 //!

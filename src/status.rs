@@ -63,7 +63,7 @@ pub enum Error {
     )]
     NoSuchRollout { name: String, namespace: String },
     #[error(
-        "cannot {what}: the cluster has no resource definition of updates; install it with `crossfade crd | kubectl apply -f -` \
+        "cannot {what}: the cluster has no CRD of updates; install it with `crossfade crd | kubectl apply -f -` \
          or the chart crossfade-crds"
     )]
     NoDefinition { what: String },

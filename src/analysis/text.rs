@@ -142,7 +142,7 @@ impl Report {
     }
 }
 
-/// `New fails 2.1% of its requests, old fails 0.30% (1,240 and 11,020 requests in 5 min)`.
+/// `New fails 2.1% of its requests, and old fails 0.30% (1,240 and 11,020 requests in 5 min)`.
 struct Comparison<'a> {
     row: &'a Row,
     /// The API class that the figures are of, if not of all requests.
@@ -162,8 +162,12 @@ impl Display for Comparison<'_> {
             figure.map_or_else(|| "unknown".to_owned(), |value| row.metric.figure(value))
         });
         match row.metric {
-            Metric::Failures => write!(f, "New fails {new} of its requests, old fails {old}")?,
-            metric => write!(f, "New's {} is {new}, old's is {old}", metric.in_prose())?,
+            Metric::Failures => write!(f, "New fails {new} of its requests, and old fails {old}")?,
+            metric => write!(
+                f,
+                "New's {} is {new}, and old's is {old}",
+                metric.in_prose()
+            )?,
         }
         let [of_old, of_new] = row.samples.map(thousands);
         write!(f, " ({of_new} and {of_old} requests")?;

@@ -72,7 +72,7 @@ pub struct ProxyArgs {
         conflicts_with = "kube"
     )]
     plan: Option<PathBuf>,
-    /// Service of the sibling pods, which is the next target if this pod's frontend fails
+    /// Service of the other frontends of old: the last fallback if this pod's frontend fails
     #[arg(
         long,
         env = "CROSSFADE_OLD_PEERS",

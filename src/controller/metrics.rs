@@ -77,7 +77,7 @@ impl Default for Metrics {
         Self {
             leads: new.add(IntGauge::new(
                 "crossfade_controller_leader",
-                "1 on the leader",
+                "1 if this replica is the leader, otherwise 0",
             )),
             updates: new.add(IntGauge::new(
                 "crossfade_controller_updates",
@@ -90,7 +90,7 @@ impl Default for Metrics {
             errors: new.add(IntCounterVec::new(
                 Opts::new(
                     "crossfade_controller_errors_total",
-                    "Reconciles that failed, by cause",
+                    "Failed reconciliations, by cause",
                 ),
                 &["cause"],
             )),
@@ -147,7 +147,7 @@ impl Default for Metrics {
             )),
             stale: new.add(IntGauge::new(
                 "crossfade_controller_stale_kinds",
-                "Kinds of objects whose watch the API server rejects, so that only the last list is known",
+                "Kinds of objects that the controller may no longer list or watch, so that only their last list is known",
             )),
             rollouts: RolloutMetrics::new(&new),
             described: new.1.into_inner(),

@@ -175,7 +175,7 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
 pub(super) const fn invalid_spec_note(is_followed: bool) -> &'static str {
     match is_followed {
         true => {
-            "Until then, losses of either generation are handled according to the last valid spec, and nothing else changes."
+            "Until then, the controller follows the last valid spec, and only reacts to losses of capacity."
         }
         false => {
             "Until then, nothing changes, even if a generation loses capacity, because this update has no earlier valid spec to follow."

@@ -60,7 +60,7 @@ pub const ROLLOUT_KIND: &str = "DynamoRollout";
         printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".status.split.percent", "description": "The share of requests that goes to the new generation, in percent"}"#,
         printcolumn = r#"{"name": "Verdict", "type": "string", "jsonPath": ".status.analysis.verdict", "priority": 1, "description": "The result of the analysis of the new generation"}"#,
         printcolumn = r#"{"name": "GPUs", "type": "integer", "jsonPath": ".status.gpus.used", "priority": 1, "description": "The GPUs of both generations, including those of terminating pods"}"#,
-        printcolumn = r#"{"name": "Waiting For", "type": "string", "jsonPath": ".status.message", "description": "What the rollout is doing and waiting for"}"#,
+        printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.message", "description": "What the rollout is doing and waiting for"}"#,
         printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
     )
 )]

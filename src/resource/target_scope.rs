@@ -45,8 +45,7 @@ pub enum OutOfScope {
 }
 
 /// How to lift the restriction.
-const HINT: &str =
-    " (--kube-allow-any-target of the proxy and --allow-any-target of the controller lift this)";
+const HINT: &str = " (--kube-allow-any-target of the proxy and --allow-any-target of the controller lift this restriction)";
 
 impl TargetScope {
     /// Expands the target to the full name of the Service, so that the search list of a resolver cannot lead elsewhere: in the

@@ -11,10 +11,10 @@ use crate::split::Weights;
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::weights()))]
 pub struct WeightsSpec {
-    /// The part of the old generation. The two parts must not both be 0.
+    /// The weight of the old generation. The two weights must not both be 0.
     #[schemars(range(min = 0, max = 1_000_000_000))]
     pub old: u32,
-    /// The part of the new generation. The two parts must not both be 0.
+    /// The weight of the new generation. The two weights must not both be 0.
     #[schemars(range(min = 0, max = 1_000_000_000))]
     pub new: u32,
 }

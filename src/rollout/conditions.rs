@@ -313,7 +313,7 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
         event(
             is_warning,
             "SplitChanged",
-            format!("from {from} to {}", message(context)),
+            format!("{from} -> {}", message(context)),
         );
     } else if context.before.rule != Some(context.rule) && !context.failure_is_new {
         event(is_warning, context.rule.as_str(), message(context));

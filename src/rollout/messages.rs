@@ -62,7 +62,7 @@ pub(super) fn why(context: &StatusContext) -> String {
     let obstacles = || listed(&assessment.gate.obstacles);
     let workers = || {
         let (old, new) = (ready(&capacity.old), ready(&capacity.new));
-        format!("old has {old}, new has {new}")
+        format!("old has {old}, and new has {new}")
     };
     match context.rule {
         Rule::Superseded => {
@@ -150,7 +150,7 @@ fn by_capacity(context: &StatusContext) -> String {
     let weights =
         credit.and_then(|credit| Ratio::weights(credit.old.capacity, credit.new.capacity));
     weights.map_or_else(String::new, |weights| {
-        format!(", capacity would give {}", share(weights))
+        format!(", although capacity would give {}", share(weights))
     })
 }
 
@@ -189,7 +189,7 @@ pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
     let capacity = &context.assessment.capacity.new;
     let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;
     Some(format!(
-        "old has no {} that would define the full size of new: set it in spec.workers.new.replicas.{role}",
+        "old has no {}, so the full size of new is unknown: set it in spec.workers.new.replicas.{role}",
         role.workers()
     ))
 }

@@ -120,7 +120,7 @@ impl fmt::Display for Wait {
             }
             Self::NotCurrent => f.write_str("the watch to catch up with the last write"),
             Self::EarlierLeader => f.write_str(
-                "a write of an earlier leader to be carried out, or to be out of date after a minute",
+                "a write of an earlier leader to arrive, or a minute to pass",
             ),
             Self::Unobserved(side, role) => {
                 write!(f, "the status of {side}'s {} to reflect their size", role.workers())
@@ -132,17 +132,17 @@ impl fmt::Display for Wait {
                 desired,
                 recorded,
             } => {
-                write!(f, "{side}'s {} were scaled to {desired}", role.workers())?;
+                write!(f, "another client to stop scaling: it scaled {side}'s {}", role.workers())?;
                 if let Some(recorded) = recorded {
                     write!(f, " from {recorded}")?;
                 }
-                f.write_str(" by another client")
+                write!(f, " to {desired}")
             }
             Self::Resized { desired, full } => write!(
                 f,
                 "the number of replicas to be {full} again, as accepted: another client has set {desired}"
             ),
-            Self::Lost(why) => f.write_str(why),
+            Self::Lost(why) => write!(f, "a decision: {why}"),
             Self::Scaler(side, what) => write!(f, "{what} to be removed: it scales {side}"),
             Self::Infeasible => f.write_str(
                 "room for the next step: raise maxSurge, maxUnavailable, or gpuBudget",

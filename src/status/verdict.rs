@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(analysed.report.verdict.as_str(), "fail");
         let text = analysed.text();
         for part in [
-            "fail: New fails 5.0% of its requests, old fails 0.0% (200 and 1,800 requests in 2 min).\n",
+            "fail: New fails 5.0% of its requests, and old fails 0.0% (200 and 1,800 requests in 2 min).\n",
             "failed requests              0.0%      5.0%  +5.0 points",
             "fail\nfirst token, p50                -         -            -        0.0%  no data\n",
             "\n1 of 3 proxies\n  b: too old to be compared\n  c: cannot be reached\n",

@@ -150,7 +150,7 @@ async fn missing_parts_of_a_cluster_are_named_with_a_remedy() {
     ] {
         let (status, text) = server.crossfade(args);
         assert_eq!(status, Some(1), "{args:?}: {text}");
-        let expected = "no resource definition of updates; install it with `crossfade crd | kubectl apply -f -`";
+        let expected = "no CRD of updates; install it with `crossfade crd | kubectl apply -f -`";
         assert!(text.contains(expected), "{args:?}: {text}");
     }
     drop(server);

@@ -78,7 +78,7 @@ async fn requests_that_new_fails_and_old_recovers_count_against_new() {
     assert_eq!(output.status.code(), FAIL);
     assert!(
         text.starts_with(
-            "fail: New fails 100.0% of its requests, old fails 0.0% (30 and 30 requests in "
+            "fail: New fails 100.0% of its requests, and old fails 0.0% (30 and 30 requests in "
         ),
         "{text}"
     );

@@ -196,7 +196,7 @@ async fn new_that_fails_at_its_second_step_is_rolled_back_no_matter_what_happens
     let text = analysis["message"].as_str().expect("a sentence");
     assert!(text.starts_with("New fails "), "{text}");
     assert!(
-        text.contains("% of its requests, old fails 0.0% ("),
+        text.contains("% of its requests, and old fails 0.0% ("),
         "{text}"
     );
     println!("{}", rollout.wait_for_event("AnalysisFailed").await);

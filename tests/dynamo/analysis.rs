@@ -164,7 +164,10 @@ async fn new_that_fails_3_percent_is_rolled_back_although_clients_see_nothing() 
     clients.end().await;
     let text = page["analysis"]["text"].as_str().expect("a sentence");
     assert!(text.starts_with("New fails "), "{text}");
-    assert!(text.contains("of its requests, old fails 0.0% ("), "{text}");
+    assert!(
+        text.contains("of its requests, and old fails 0.0% ("),
+        "{text}"
+    );
     let [old, new] = figures(&report, "failureRate");
     assert_eq!(old, 0.0, "{report:#}");
     assert!((0.015..0.06).contains(&new), "{report:#}");

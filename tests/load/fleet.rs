@@ -167,7 +167,7 @@ fn status(number: usize) -> Value {
         serde_json::json!({
             "type": kind, "status": "True", "reason": "WaitingForWorkers", "observedGeneration": 3,
             "lastTransitionTime": "2026-01-01T00:00:00Z",
-            "message": "50% to new (old 1 : new 1): old has 4 of 4 workers ready, new has 4 of 4",
+            "message": "50% to new (old 1 : new 1): old has 4 of 4 workers ready, and new has 4 of 4",
         })
     };
     let weights = serde_json::json!({"percent": 50, "weights": {"old": 1, "new": 1}});

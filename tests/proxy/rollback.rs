@@ -39,7 +39,7 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     assert_eq!(rolled["analysis"]["verdict"], "fail", "{rolled}");
     let text = rolled["analysis"]["text"].as_str().unwrap();
     assert!(
-        text.starts_with("New fails 100.0% of its requests, old fails 0.0% ("),
+        text.starts_with("New fails 100.0% of its requests, and old fails 0.0% ("),
         "{text}"
     );
     assert_eq!(rolled["trafficSplitPercent"], 0);
@@ -245,7 +245,7 @@ async fn new_that_fails_while_it_gets_all_requests_is_rolled_back_if_old_complet
     })
     .await;
     let text = rolled["analysis"]["text"].as_str().unwrap();
-    let expected = "New fails 100.0% of its requests, old fails 0.0% (";
+    let expected = "New fails 100.0% of its requests, and old fails 0.0% (";
     assert!(text.starts_with(expected), "{text}");
     assert_eq!(proxy.chat().await.generation(), "old");
 }

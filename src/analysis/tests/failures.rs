@@ -13,7 +13,7 @@ fn a_failure_is_found_at_once_and_stays() {
     let report = memory.look(&margins, requests(90, 10, 9), Duration::from_secs(2));
     assert_eq!(
         report.sentence(),
-        "New fails 90.0% of its requests, old fails 0.0% (10 and 90 requests in 2 s)."
+        "New fails 90.0% of its requests, and old fails 0.0% (10 and 90 requests in 2 s)."
     );
     for second in 3..1000 {
         let report = memory.look(&margins, requests(90, 10, 0), Duration::from_secs(second));

@@ -106,7 +106,7 @@ fn new_that_fails_most_requests_of_a_class_does_not_pass_though_old_fails_them_a
         let report = looks(&Margins::default(), [counts(failed)]);
         let sentence = report.sentence();
         assert_eq!(report.verdict == Verdict::Pass, passes, "{sentence}");
-        let all = "New fails 100.0% of its requests, old fails 100.0% (500 and 1,000 requests of the API class 'chat' in 5 s); that is too many for a pass.";
+        let all = "New fails 100.0% of its requests, and old fails 100.0% (500 and 1,000 requests of the API class 'chat' in 5 s); that is too many for a pass.";
         assert!(failed < 500 || sentence == all, "{sentence}");
     }
 }
@@ -177,7 +177,7 @@ fn new_that_looks_worse_without_enough_evidence_does_not_pass() {
     assert!(row.metric == Metric::Failures && row.confidence < 0.99);
     assert_eq!(
         report.sentence(),
-        "New fails 0.80% of its requests, old fails 0.0% (250 and 1,000 requests in 5 s); that is not enough evidence yet."
+        "New fails 0.80% of its requests, and old fails 0.0% (250 and 1,000 requests in 5 s); that is not enough evidence yet."
     );
 }
 
@@ -203,7 +203,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let report = looks(&Margins::default(), [counts(new(63, 43, 43))]);
     assert_eq!(
         report.sentence(),
-        "New fails 100.0% of its requests, old fails 0.0% (43 and 400 requests in 5 s)."
+        "New fails 100.0% of its requests, and old fails 0.0% (43 and 400 requests in 5 s)."
     );
     let hangs = looks(&Margins::default(), [counts(new(400, 0, 0))]);
     assert_eq!(
@@ -243,6 +243,6 @@ fn a_sentence_names_the_figures_of_both_sides() {
     let report = looks(&Margins::default(), (0..40).map(|_| counts()));
     assert_eq!(
         report.sentence(),
-        "New's time to first token (p50) is 840 ms, old's is 356 ms (700 and 7,000 requests in 35 s)."
+        "New's time to first token (p50) is 840 ms, and old's is 356 ms (700 and 7,000 requests in 35 s)."
     );
 }

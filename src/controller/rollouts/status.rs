@@ -214,7 +214,7 @@ fn message(decision: &ScalingDecision) -> String {
     }
     if !decision.waits.is_empty() {
         let waits: Vec<_> = decision.waits.iter().map(Wait::to_string).collect();
-        return truncate_message(&waits.join("; "));
+        return truncate_message(&format!("waiting for {}", waits.join("; and for ")));
     }
     match decision.progress {
         Progress::Complete => "new serves everything",

@@ -34,7 +34,11 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
     if let Some(phase) = status.phase {
         page.line("phase", phase.as_str());
     }
-    if let Some(message) = &status.message {
+    // The message of a waiting rollout lists what follows.
+    let waits = !status.waiting_for.is_empty();
+    if let Some(message) =
+        { status.message.as_ref() }.filter(|message| !waits || !message.starts_with("waiting for "))
+    {
         page.line("", message);
     }
     let seen = status.observed_generation;

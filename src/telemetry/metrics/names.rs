@@ -67,11 +67,14 @@ impl Default for Metrics {
         );
         let stream = by_generation.histograms(
             "crossfade_stream_duration_seconds",
-            "Time from the attempt to the end of an event stream, with any outcome, by the generation that answered",
+            "Time from the attempt to the end of an event stream, however it ended, by the generation that answered",
             &STREAM_BUCKETS,
         );
         let open = by_generation.add(IntGaugeVec::new(
-            Opts::new("crossfade_open_streams", "Open exchanges"),
+            Opts::new(
+                "crossfade_open_streams",
+                "Open exchanges, by the generation that currently serves them",
+            ),
             &["generation"],
         ));
         let events = by_generation.counters(
@@ -86,7 +89,7 @@ impl Default for Metrics {
         );
         let tokens = by_generation.counters(
             "crossfade_tokens_total",
-            "Tokens, as reported in the usage of responses",
+            "Tokens, as reported in the `usage` field of responses",
             &["generation", "kind"],
         );
         let encoded = by_generation.counters(
@@ -219,7 +222,7 @@ impl Default for Metrics {
             )),
             plan_apply: by_generation.histogram(
                 "crossfade_plan_apply_seconds",
-                "Time from receiving a plan until it was in force",
+                "Time from receiving a plan until it is in force",
             ),
             loop_lag: by_generation.histogram(
                 "crossfade_event_loop_lag_seconds",
@@ -251,7 +254,7 @@ impl Default for Metrics {
             )),
             plan_epoch: by_generation.add(IntGauge::new(
                 "crossfade_plan_epoch",
-                "Number of plans that this process has put in force",
+                "Number of plans that this process has applied",
             )),
             plan_generation: by_generation.add(IntGauge::new(
                 "crossfade_plan_generation",

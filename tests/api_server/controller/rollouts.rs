@@ -375,7 +375,7 @@ async fn nothing_is_written_for_a_rollout_that_is_held_or_scaled_by_others() {
     managed.patch(&deployments(), "v1", scaled).await;
     managed.edit(json!({"strategy": {"partition": 2}})).await;
     let object = managed.phase("Contested").await;
-    let expected = "old's workers were scaled to 3";
+    let expected = "another client to stop scaling: it scaled old's workers";
     managed.wait_for_event("Contested", expected).await;
     let conditions = object["status"]["conditions"].to_string();
     assert!(conditions.contains("ScaleContested"), "{conditions}");

@@ -443,7 +443,7 @@ fn the_status_of_a_rollout_is_stored_and_its_columns_show_it() {
     let shown = server.good(&["get", "dro", "shown"], "");
     let (head, row) = shown.split_once('\n').unwrap();
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(words(head), "NAME PHASE OLD NEW SPLIT WAITING FOR AGE");
+    assert_eq!(words(head), "NAME PHASE OLD NEW SPLIT MESSAGE AGE");
     let row = words(row);
     assert!(
         row.starts_with("shown Progressing 3/3 1/2 25 new to be ready"),

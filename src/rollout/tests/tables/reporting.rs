@@ -23,17 +23,17 @@ fn an_update_reports_its_progress_in_messages() {
         messages,
         [
             "all to old: new cannot serve: it has no ready worker; waiting for new to become able to serve",
-            "all to old: old has 4 of 4 workers ready, new has 1 of 4 workers ready; waiting for the workers of new to stay \
+            "all to old: old has 4 of 4 workers ready, and new has 1 of 4 workers ready; waiting for the workers of new to stay \
              ready",
-            "20% to new (old 4 : new 1): old has 4 of 4 workers ready, new has 1 of 4 workers ready",
-            "20% to new (old 4 : new 1): old has 4 of 4 workers ready, new has 2 of 4 workers ready; waiting for 2 proxies \
+            "20% to new (old 4 : new 1): old has 4 of 4 workers ready, and new has 1 of 4 workers ready",
+            "20% to new (old 4 : new 1): old has 4 of 4 workers ready, and new has 2 of 4 workers ready; waiting for 2 proxies \
              to apply the last change: a, b",
-            "33% to new (old 2 : new 1): old has 4 of 4 workers ready, new has 2 of 4 workers ready",
-            "10% to new (old 9 : new 1): held at the cap of 10%, capacity would give 33% to new (old 2 : new 1); old has \
-             4 of 4 workers ready, new has 2 of 4 workers ready",
-            "10% to new (old 9 : new 1): paused; old has 4 of 4 workers ready, new has 2 of 4 workers ready; waiting for \
+            "33% to new (old 2 : new 1): old has 4 of 4 workers ready, and new has 2 of 4 workers ready",
+            "10% to new (old 9 : new 1): held at the cap of 10%, although capacity would give 33% to new (old 2 : new 1); old has \
+             4 of 4 workers ready, and new has 2 of 4 workers ready",
+            "10% to new (old 9 : new 1): paused; old has 4 of 4 workers ready, and new has 2 of 4 workers ready; waiting for \
              the pause to be lifted",
-            "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap); old remains the fallback \
+            "all to new: old has 0 of 4 workers ready, and new has 2 of 4 workers ready (overrides pause and cap); old remains the fallback \
              while its desired size is above 0: to end the update, scale its workers to 0 or set spec.drainOld",
             "all to new: neither side can serve, so nothing changes; old: it has no ready worker; new: it has no ready \
              worker; waiting for new to become able to serve",

@@ -10,7 +10,7 @@ fn with_verdict(fixture: &mut Fixture, verdict: TrialVerdict) -> &mut Fixture {
         verdict,
         reason: "failure_rate".to_owned(),
         sentence:
-            "New fails 2.1% of its requests, old fails 0.3% (1,240 and 11,020 requests in 5 min)."
+            "New fails 2.1% of its requests, and old fails 0.3% (1,240 and 11,020 requests in 5 min)."
                 .to_owned(),
     });
     fixture
@@ -42,7 +42,7 @@ fn a_failure_sends_all_to_old_at_once_and_is_reported_with_its_figures() {
     assert_eq!(reasons(&decision), ["SplitChanged", "AnalysisFailed"]);
     assert_eq!(
         decision.events[1].message,
-        "new fails 2.1% of its requests, old fails 0.3% (1,240 and 11,020 requests in 5 min); all requests go to old until `crossfade retry` (for a rollout, `crossfade rollout retry`)"
+        "new fails 2.1% of its requests, and old fails 0.3% (1,240 and 11,020 requests in 5 min); all requests go to old until `crossfade retry` (for a rollout, `crossfade rollout retry`)"
     );
     assert_eq!(
         holds(&decision, ConditionKind::AnalysisFailed),

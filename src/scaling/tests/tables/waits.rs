@@ -216,7 +216,7 @@ fn sizes_that_another_client_sets_hold_the_rollout_until_they_are_accepted() {
     assert!(way.is_empty(), "{way:?}");
     assert_eq!(
         decision.waits[0].to_string(),
-        "old's workers were scaled to 4 from 2 by another client"
+        "another client to stop scaling: it scaled old's workers from 2 to 4"
     );
     cluster.accepts_sizes = true;
     let (decision, way) = cluster.run(500);

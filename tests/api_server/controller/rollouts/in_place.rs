@@ -560,7 +560,7 @@ async fn another_partition_size_or_template_stops_a_rollout_within_one_object() 
     let partition =
         |partition: u32| json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}});
     set.write(partition(3)).await;
-    set.wait_for_message("old's workers were scaled to 3 from 2 by another client")
+    set.wait_for_message("another client to stop scaling: it scaled old's workers from 2 to 3")
         .await;
     set.write(partition(2)).await;
     set.phase("Partition").await;
