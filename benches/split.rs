@@ -6,15 +6,15 @@ use arc_swap::ArcSwap;
 use criterion::{Criterion, criterion_group, criterion_main};
 use crossfade::split::{Generation, Key, RequestAttributes, SplitPolicy, Weights};
 
-/// Two sessions, one of each side at 50%: with one alone the debt would reach its limit, where
+/// Two sessions, one of each generation at 50%: with one alone the debt would reach its limit, where
 /// nothing is written any more.
 fn sessions() -> [String; 2] {
     let half = Weights::new(1, 1).expect("not both zero");
-    Generation::ALL.map(|side| {
+    Generation::ALL.map(|generation| {
         (0_u64..)
             .map(|n| format!("7f1c0c9e-3f55-4f6e-9a53-{n:012x}"))
-            .find(|id| Key::of(id.as_bytes()).side(&half) == side)
-            .expect("half of all keys are on either side")
+            .find(|id| Key::of(id.as_bytes()).generation(&half) == generation)
+            .expect("half of all keys are on either generation")
     })
 }
 

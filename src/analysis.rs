@@ -1,11 +1,11 @@
 //! Is new good enough? Compares new with old on the same traffic at the same time.
 //!
-//! [`Memory::look`] takes what both generations did since the last look and returns a [`Verdict`]. It may be called as often and
-//! for as long as the caller likes: if both sides are equal, or new is worse by no more than the [`Margins`] allow, the
-//! probability that it ever returns [`Verdict::Fail`] is at most `1 - confidence`. See [`evidence`] for the method.
+//! [`Memory::look`] takes what both generations did since the last look and returns a [`Verdict`]. It may be called as often
+//! and for as long as the caller likes: if both generations are equal, or new is worse by no more than the [`Margins`] allow,
+//! the probability that it ever returns [`Verdict::Fail`] is at most `1 - confidence`. See [`evidence`] for the method.
 //!
-//! - Requests are compared within strata (API class and size of the body), so a different mix on the two sides does not affect
-//!   the verdict.
+//! - Requests are compared within strata (API class and size of the body), so a different mix in the two generations does not
+//!   affect the verdict.
 //! - Failures: new fails if its rate exceeds old's by more than `max_failure_rate_increase`. [`Memory::interim_look`] checks only
 //!   failures, so that a crash is detected within seconds. New's first requests are also compared with what old did before; see
 //!   [`crash`]. A crash at any later time also has a separate test; see [`late_crash`].
@@ -41,7 +41,7 @@ use std::time::Duration;
 pub use self::accumulate::{Accumulator, Reading};
 #[cfg(test)]
 pub use self::counts::requests;
-pub use self::counts::{Attempts, Counts, MAX_STRATA, Side, Stratum};
+pub use self::counts::{Attempts, Counts, GenerationCounts, MAX_STRATA, Stratum};
 use self::crash::Crash;
 use self::evidence::{Block, Evidence, Law};
 use self::failures::Failures;
@@ -57,8 +57,8 @@ use crate::latency::{ENOUGH, Scale, Sketch};
 /// The answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Both sides have enough requests, new completed enough of its own, its figures are within the margins, and there is no
-    /// evidence against it.
+    /// Both generations have enough requests, new completed enough of its own, its figures are within the margins, and there
+    /// is no evidence against it.
     Pass,
     /// New is worse than the margins allow. This verdict is final.
     Fail(Row),
@@ -70,13 +70,13 @@ pub enum Verdict {
 pub enum NoVerdict {
     /// No request was received within the window.
     NoTraffic,
-    /// A side has too few requests: its name, how many it has, and how many are needed.
+    /// A generation has too few requests: its name, how many it has, and how many are needed.
     TooFew(&'static str, u64, u64),
     /// This many of new's requests have neither failed nor succeeded, a larger share than of old's: they are still in flight
     /// without content, or they failed in a session and old did not answer them.
     InFlight(u64),
     /// There are enough requests but not enough values of this metric: few requests are streams, or most are in flight. The name
-    /// of the side, how many values it has, and how many are needed.
+    /// of the generation, how many values it has, and how many are needed.
     TooFewValues(Metric, &'static str, u64, u64),
     /// New looks worse, but there is not enough evidence for it.
     Unclear(Row),
@@ -280,7 +280,7 @@ impl Memory {
             return;
         }
         let failed = rows.iter().find(|row| {
-            // Evidence on failures needs no minimum: a new side that fails everything must be detected immediately.
+            // Evidence on failures needs no minimum: a new generation that fails everything must be detected immediately.
             let enough = row.metric == Metric::Failures
                 || self.seen[row.metric as usize] >= margins.min_samples;
             enough && row.confidence >= margins.confidence
@@ -296,9 +296,9 @@ impl Memory {
         if old.started == 0 && new.started == 0 {
             return Verdict::Inconclusive(NoVerdict::NoTraffic);
         }
-        for (name, side) in [("new", new), ("old", old)] {
-            if side.started < margins.min_samples {
-                let why = NoVerdict::TooFew(name, side.started, margins.min_samples);
+        for (name, generation) in [("new", new), ("old", old)] {
+            if generation.started < margins.min_samples {
+                let why = NoVerdict::TooFew(name, generation.started, margins.min_samples);
                 return Verdict::Inconclusive(why);
             }
         }
@@ -310,7 +310,7 @@ impl Memory {
                 return Verdict::Inconclusive(NoVerdict::Unclear(row.clone()));
             }
             let [old_values, new_values] = row.samples;
-            let (few, side) = if old_values < new_values {
+            let (few, generation) = if old_values < new_values {
                 (old_values, "old")
             } else {
                 (new_values, "new")
@@ -320,12 +320,12 @@ impl Memory {
                 || old_values.saturating_mul(10) >= old.started
                 || new_values.saturating_mul(10) >= new.started;
             if few < margins.min_samples && matter {
-                let why = NoVerdict::TooFewValues(row.metric, side, few, margins.min_samples);
+                let why = NoVerdict::TooFewValues(row.metric, generation, few, margins.min_samples);
                 return Verdict::Inconclusive(why);
             }
         }
-        // Two sides that are down are equal, and so are two sides that all clients abandon. Equality alone is therefore not a
-        // pass.
+        // Two generations that are down are equal, and so are two generations that all clients abandon. Equality alone is
+        // therefore not a pass.
         if new.completed < margins.min_samples {
             let why = NoVerdict::FewCompleted(new.completed, margins.min_samples);
             return Verdict::Inconclusive(why);
@@ -343,7 +343,7 @@ impl Memory {
 /// New's requests in flight without content, if there are too many compared with old's: their result is unknown, and they may be
 /// stuck.
 fn in_flight(margins: &Margins, [old, new]: [&Attempts; 2]) -> Option<u64> {
-    let undecided = |side: &Attempts| side.started.saturating_sub(side.decided);
+    let undecided = |generation: &Attempts| generation.started.saturating_sub(generation.decided);
     let share = undecided(old) as f64 / old.started.max(1) as f64;
     let expected = (share + margins.max_failure_rate_increase) * new.started as f64;
     // An excess of three standard deviations is not a coincidence.
@@ -354,8 +354,9 @@ fn in_flight(margins: &Margins, [old, new]: [&Attempts; 2]) -> Option<u64> {
 /// Slow requests of each stratum in which old is known.
 fn slow(metric: Metric, margins: &Margins, counts: &Counts, before: &Counts) -> Vec<Block> {
     let quantile = metric.quantile();
-    let blocks = counts.0.iter().filter_map(|(stratum, sides)| {
-        let [old, new] = [&sides[0], &sides[1]].map(|side| metric.values(side));
+    let blocks = counts.0.iter().filter_map(|(stratum, generations)| {
+        let [old, new] =
+            [&generations[0], &generations[1]].map(|generation| metric.values(generation));
         let (old, new) = (old?, new?);
         let known = metric.values(&before.0.get(stratum)?[0])?;
         let all = known.count();

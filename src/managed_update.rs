@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::continuation::Mode;
-use crate::resource::{DynamoRolloutSpec, SideSpec};
-use crate::rollout::{Role, Sides};
+use crate::resource::{DynamoRolloutSpec, GenerationSpec};
+use crate::rollout::{PerGeneration, Role};
 use crate::scaling::{Amount, Intent, RolloutSettings, ScaleStep, Shape, Sizes, Strategy};
 
 /// The sizes and GPUs that a rollout moves, as accepted when it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
     /// The full size of each role.
-    pub full: Sides<Sizes>,
+    pub full: PerGeneration<Sizes>,
     /// The GPUs of one replica of each role.
-    pub gpus: Sides<BTreeMap<Role, u32>>,
+    pub gpus: PerGeneration<BTreeMap<Role, u32>>,
 }
 
 /// Why the full sizes of a rollout are unknown.
@@ -34,11 +34,14 @@ pub enum SizeError {
     SeveralRoles(&'static str),
 }
 
-/// The full sizes of both sides; `now` are the current sizes of their objects.
+/// The full sizes of both generations; `now` are the current sizes of their objects.
 ///
 /// # Errors
-/// The sizes that the spec must specify, because they cannot be taken from the other side.
-pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<Sizes>, SizeError> {
+/// The sizes that the spec must specify, because they cannot be taken from the other generation.
+pub fn full_sizes(
+    spec: &DynamoRolloutSpec,
+    now: &PerGeneration<Sizes>,
+) -> Result<PerGeneration<Sizes>, SizeError> {
     match (now.old.is_empty(), now.new.is_empty()) {
         (true, _) => return Err(SizeError::NoRole("source")),
         (_, true) => return Err(SizeError::NoRole("target")),
@@ -60,15 +63,19 @@ pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<
         let full = full.ok_or(SizeError::NoCounterpart(*role))?;
         new.insert(*role, *full);
     }
-    Ok(Sides { old, new })
+    Ok(PerGeneration { old, new })
 }
 
-/// The full sizes that a side specifies.
-fn stated(side: &'static str, spec: &SideSpec, now: &Sizes) -> Result<Sizes, SizeError> {
+/// The full sizes that a generation specifies.
+fn stated(
+    generation: &'static str,
+    spec: &GenerationSpec,
+    now: &Sizes,
+) -> Result<Sizes, SizeError> {
     if let Some(replicas) = spec.replicas {
         return match now.len() {
             0 | 1 => Ok(now.keys().map(|role| (*role, replicas)).collect()),
-            _ => Err(SizeError::SeveralRoles(side)),
+            _ => Err(SizeError::SeveralRoles(generation)),
         };
     }
     let roles = spec.roles.iter();
@@ -96,7 +103,7 @@ pub enum Direction {
     Impossible,
 }
 
-/// The settings of a rollout. `None` if one side has no workers to move, or an amount is invalid.
+/// The settings of a rollout. `None` if one generation has no workers to move, or an amount is invalid.
 #[must_use]
 pub fn settings(
     spec: &DynamoRolloutSpec,
@@ -119,11 +126,11 @@ pub fn settings(
     })
 }
 
-/// The roles of a side whose full size the spec specifies.
-fn given(side: &SideSpec, full: &Sizes) -> BTreeSet<Role> {
+/// The roles of a generation whose full size the spec specifies.
+fn given(generation: &GenerationSpec, full: &Sizes) -> BTreeSet<Role> {
     let is_given = |role: &&Role| {
-        let of_role = side.roles.get(role.as_str());
-        side.replicas.is_some() || of_role.is_some_and(|workload| workload.replicas.is_some())
+        let of_role = generation.roles.get(role.as_str());
+        generation.replicas.is_some() || of_role.is_some_and(|workload| workload.replicas.is_some())
     };
     full.keys().filter(is_given).copied().collect()
 }

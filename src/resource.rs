@@ -45,8 +45,8 @@ pub use self::{
     plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, ProbeKind, Tls},
     problems::{Problem, Problems},
     rollout::{
-        Amount, AmountSpec, ClientHandover, DynamoRolloutSpec, FrontendsSpec, Handover,
-        IN_PLACE_KINDS, Intent, ROLLOUT_KIND, Retire, RolloutManifest, SCALED_KINDS, SideSpec,
+        Amount, AmountSpec, ClientHandover, DynamoRolloutSpec, FrontendsSpec, GenerationSpec,
+        Handover, IN_PLACE_KINDS, Intent, ROLLOUT_KIND, Retire, RolloutManifest, SCALED_KINDS,
         StrategySpec, TrafficSpec, WorkloadSpec, load_rollout, rollout_schema,
     },
     schema::schema,

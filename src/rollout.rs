@@ -14,9 +14,9 @@
 //!
 //! # Capacity
 //!
-//! The [`Capacity`] of a side is the minimum, over the roles it needs, of ready workers ÷ full size. The full size is the
-//! source's size when the update was accepted, or what the user specifies. It is never the current replica count, which only shows
-//! the progress of an update. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
+//! The [`Capacity`] of a generation is the minimum, over the roles it needs, of ready workers ÷ full size. The full size is
+//! the source's size when the update was accepted, or what the user specifies. It is never the current replica count, which
+//! only shows the progress of an update. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
 //!
 //! | old | new | split |
 //! | --- | --- | --- |
@@ -26,13 +26,13 @@
 //! | prefill 4 of 4, decode 0 of 2 | 1 of 4 workers | 0 : ¼, all to new |
 //!
 //! A worker is ready before a frontend registers it. If the frontends of old have been found to report as many workers
-//! as are ready, then only workers known to at least one frontend of their side count.
+//! as are ready, then only workers known to at least one frontend of their generation count.
 //!
 //! A frontend of new that does not serve what is required reduces new's capacity by its share: if one of four fails, three
 //! quarters remain. A frontend whose state is unknown does not count as failing: new keeps what it has but gains nothing. See
 //! [`gate()`].
 //!
-//! A missing role means no capacity. The roles a side needs are learned from the source. New may have another shape
+//! A missing role means no capacity. The roles a generation needs are learned from the source. New may have another shape
 //! (one worker for everything where old had prefill and decode); then it needs its own roles, and the user must specify
 //! their sizes. Prefill and decode always need each other.
 //!
@@ -43,7 +43,7 @@
 //! | # | rule | when | split |
 //! | --- | --- | --- | --- |
 //! | 0 | `Superseded` | another resource controls the deployment | unchanged |
-//! | 1 | `NeitherCanServe` | neither side can serve | unchanged |
+//! | 1 | `NeitherCanServe` | neither generation can serve | unchanged |
 //! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, immediately |
 //! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, immediately |
 //! | 4 | `AnalysisFailed` | new has failed the analysis, with `onFailure: RollBack` | all to old, immediately |
@@ -64,11 +64,11 @@
 //!
 //! # Losses immediately, gains after a wait
 //!
-//! Each side has a [`Credit`]: the capacity that counts. It falls to the observed capacity immediately. It rises to what has
-//! lasted for `stableSeconds`, and only once every ready proxy has applied the last change or `ackTimeoutSeconds` have passed.
-//! The split follows the credits. So traffic moves *away* from a loss without waiting, and *towards* a gain only after a wait,
-//! even if both happen at once. There are two exceptions: old is credited immediately when only old can serve, and a contested
-//! edit or a split above the cap is corrected immediately.
+//! Each generation has a [`Credit`]: the capacity that counts. It falls to the observed capacity immediately. It rises to what
+//! has lasted for `stableSeconds`, and only once every ready proxy has applied the last change or `ackTimeoutSeconds` have
+//! passed. The split follows the credits. So traffic moves *away* from a loss without waiting, and *towards* a gain only after
+//! a wait, even if both happen at once. There are two exceptions: old is credited immediately when only old can serve, and a
+//! contested edit or a split above the cap is corrected immediately.
 //!
 //! # The end
 //!
@@ -130,8 +130,8 @@ pub use self::{
     estimate::{Lengths, drain_estimate},
     gate::{ByProxies, Gate, GateInput, Obstacle, RequiredModels, gate},
     inputs::{
-        Clients, Experience, Frontend, Frontends, NoReport, Observation, ObservedProxy, ProxyState,
-        QueryResult, Sides, UpdateSettings,
+        Clients, Experience, Frontend, Frontends, NoReport, Observation, ObservedProxy,
+        PerGeneration, ProxyState, QueryResult, UpdateSettings,
     },
     memory::{Change, Memory},
     ratio::Ratio,

@@ -17,7 +17,7 @@
 //!   withhold their first request for the new generation until the same moment.
 //! * The accumulator outlives the plan: a new weight does not restart the count. Each plan has a [`SplitPolicy`] with its own
 //!   [`Weights`], and all policies of a process share one [`Diffusion`].
-//! * A request with an affinity key goes to the side given by the hash of its key ([`Key`]) and is
+//! * A request with an affinity key goes to the generation given by the hash of its key ([`Key`]) and is
 //!   *counted*. Requests without a key compensate, so that the total still meets the weight if there are enough of them.
 //! * Requests that bypass the split (pinned, overridden, guarded, retried) are not counted.
 //!
@@ -43,7 +43,7 @@ pub use policy::SplitPolicy;
 pub(crate) use weights::gcd;
 pub use weights::{Weights, WeightsError};
 
-/// One of the two sides of an update: a set of frontends and workers of one version.
+/// One of the two versions of an update: a set of frontends and workers of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Generation {
     /// The generation that served before the update.

@@ -19,7 +19,7 @@ pub struct Meters {
     pub first: Histogram,
     /// From the request being due to the end of a reply.
     pub reply: Histogram,
-    /// Looks for a reply of the new side, or the old, to a request sent after a time.
+    /// Looks for a reply of the new generation, or the old, to a request sent after a time.
     pub watch: Option<(bool, u64)>,
     /// When that reply came.
     pub seen: Option<u64>,

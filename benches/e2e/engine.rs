@@ -116,15 +116,15 @@ impl Engine {
             errors: Vec::new(),
             stopping: false,
         };
-        for side in 0..2 {
+        for generation in 0..2 {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
             socket.bind(&any.into())?;
             socket.listen(4096)?;
             socket.set_nonblocking(true)?;
             let listener = TcpListener::from(socket);
-            engine.upstreams[side] = listener.local_addr()?;
+            engine.upstreams[generation] = listener.local_addr()?;
             let fd = listener.as_raw_fd();
-            let at = engine.put(End::Listener(listener, side));
+            let at = engine.put(End::Listener(listener, generation));
             engine.watch(libc::EPOLL_CTL_ADD, fd, at, false)?;
         }
         Ok(engine)
@@ -404,7 +404,7 @@ impl Engine {
         let room = flags & u32::try_from(libc::EPOLLOUT).expect("a flag") != 0;
         let more = flags & !u32::try_from(libc::EPOLLOUT).expect("a flag") != 0;
         let stays = match &mut *end {
-            End::Listener(listener, side) => self.accept(listener, *side),
+            End::Listener(listener, generation) => self.accept(listener, *generation),
             End::Server(wire, server) => {
                 if room {
                     self.flush(at, wire);
@@ -423,11 +423,11 @@ impl Engine {
         }
     }
 
-    fn accept(&mut self, listener: &TcpListener, side: usize) -> bool {
+    fn accept(&mut self, listener: &TcpListener, generation: usize) -> bool {
         while let Ok((stream, _)) = listener.accept() {
             let added = Wire::accepted(stream, self.set.nagle).and_then(|wire| {
                 let fd = wire.fd();
-                let at = self.put(End::Server(wire, Server::new(side)));
+                let at = self.put(End::Server(wire, Server::new(generation)));
                 self.watch(libc::EPOLL_CTL_ADD, fd, at, false)
             });
             if let Err(error) = added {
@@ -452,7 +452,7 @@ impl Engine {
             Ok(None) if wire.out.is_empty() => return true,
             Ok(None) => {}
             Ok(Some(ask)) => {
-                self.served[server.side()] += 1;
+                self.served[server.generation()] += 1;
                 if ask == RequestForm::Paced && !self.stopping {
                     let time = now();
                     server.event(&self.payload, &mut wire.out, time);

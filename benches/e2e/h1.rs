@@ -4,7 +4,7 @@ use memchr::memmem;
 
 /// What was found.
 pub enum Piece<'a> {
-    /// The status is 200; which side served it, if that is known.
+    /// The status is 200; which generation served it, if that is known.
     Head {
         new: bool,
     },
@@ -116,7 +116,7 @@ impl Reader {
             State::Length(length.ok_or("neither chunked nor of a known length")?)
         };
         on(Piece::Head {
-            new: value(&head, "x-side") == Some("new"),
+            new: value(&head, "x-generation") == Some("new"),
         })
     }
 

@@ -162,10 +162,10 @@ impl Payload {
     }
 
     /// Appends a short reply, head and body.
-    pub fn reply(&self, out: &mut Vec<u8>, id: u64, side: &str) {
+    pub fn reply(&self, out: &mut Vec<u8>, id: u64, generation: &str) {
         out.extend_from_slice(
             format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Side: {side}\r\nContent-Length: {REPLY}\r\n\r\n"
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Generation: {generation}\r\nContent-Length: {REPLY}\r\n\r\n"
             )
             .as_bytes(),
         );
@@ -182,9 +182,9 @@ impl Payload {
 }
 
 /// The head of an event stream.
-pub fn stream_head(side: &str) -> String {
+pub fn stream_head(generation: &str) -> String {
     format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Side: {side}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Generation: {generation}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
 }
 

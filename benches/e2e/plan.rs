@@ -23,7 +23,7 @@ impl Plan {
         plan
     }
 
-    /// Puts in place a plan by which practically all goes to the new side, or to the old.
+    /// Puts in place a plan by which practically all goes to the new generation, or to the old.
     fn write(&self, new: bool) {
         let (old, new) = if new {
             (1, 999_999_999)

@@ -7,7 +7,7 @@ use memchr::memmem;
 /// An accepted connection.
 pub struct Server {
     /// Which generation this is: 0 the old, 1 the new.
-    side: usize,
+    generation: usize,
     /// What came of a head that is not yet whole.
     held: Vec<u8>,
     /// How much is still to come of the body of a question.
@@ -23,9 +23,9 @@ struct Serving {
 }
 
 impl Server {
-    pub fn new(side: usize) -> Self {
+    pub fn new(generation: usize) -> Self {
         Self {
-            side,
+            generation,
             held: Vec::new(),
             skip: 0,
             request: None,
@@ -33,8 +33,8 @@ impl Server {
         }
     }
 
-    pub fn side(&self) -> usize {
-        self.side
+    pub fn generation(&self) -> usize {
+        self.generation
     }
 
     pub fn is_serving(&self) -> bool {
@@ -101,12 +101,12 @@ impl Server {
         }
         let (ask, id) = (*ask, *id);
         self.request = None;
-        let side = ["old", "new"][self.side];
+        let generation = ["old", "new"][self.generation];
         if ask.streams() {
-            out.extend_from_slice(stream_head(side).as_bytes());
+            out.extend_from_slice(stream_head(generation).as_bytes());
             self.serving = Some(Serving { id, sequence: 0 });
         } else {
-            payload.reply(out, id, side);
+            payload.reply(out, id, generation);
         }
         Ok(Some(ask))
     }

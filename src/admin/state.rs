@@ -101,8 +101,8 @@ impl Admin {
             }),
             assigned_last_minute: Some(requests(metrics, &metrics.window, MINUTE)),
             split_total: Some(split_total(metrics)),
-            old: Some(side(metrics, Generation::Old, old, &recent)),
-            new: Some(side(metrics, Generation::New, new, &recent)),
+            old: Some(generation_state(metrics, Generation::Old, old, &recent)),
+            new: Some(generation_state(metrics, Generation::New, new, &recent)),
             recovered_requests: counts(
                 metrics
                     .recovered_by_cause()
@@ -210,20 +210,20 @@ fn split_total(metrics: &Metrics) -> v1::Requests {
     }
 }
 
-fn side(
+fn generation_state(
     metrics: &Metrics,
     generation: Generation,
     (healthy, known): (usize, usize),
     [minute, five_minutes]: &[Recent; 2],
 ) -> v1::Generation {
     let recent = |recent: &Recent| {
-        let side = &recent.sides[generation.index()];
+        let totals = &recent.generations[generation.index()];
         v1::Recent {
             length: Some(proto_duration(recent.length)),
-            outcomes: Some(outcomes(side.outcomes)),
-            first_event: Some((&side.first_event).into()),
-            gap: Some((&side.gap).into()),
-            completed_by_another: side.completed_by_another,
+            outcomes: Some(outcomes(totals.outcomes)),
+            first_event: Some((&totals.first_event).into()),
+            gap: Some((&totals.gap).into()),
+            completed_by_another: totals.completed_by_another,
         }
     };
     let count = |count| u32::try_from(count).unwrap_or(u32::MAX);

@@ -12,14 +12,15 @@ const MIN_OF_RARE_CLASS: u64 = 5;
 /// could keep any update from passing.
 pub(super) fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
     let mut classes: BTreeMap<&str, Counts> = BTreeMap::new();
-    for (stratum, sides) in &counts.0 {
+    for (stratum, generations) in &counts.0 {
         let of_class = classes.entry(&stratum.class).or_default();
-        of_class.0.insert(stratum.clone(), sides.clone());
+        of_class.0.insert(stratum.clone(), generations.clone());
     }
     let [_, all] = counts.outcomes();
     let found = classes.into_iter().find(|(_, of_class)| {
         let [old, new] = of_class.outcomes();
-        let fails_most = |side: Attempts| side.failed.saturating_mul(2) > side.decided;
+        let fails_most =
+            |generation: Attempts| generation.failed.saturating_mul(2) > generation.decided;
         let is_rare = new.decided.saturating_mul(10) < all.decided;
         let matters = !is_rare || (new.decided >= MIN_OF_RARE_CLASS && !fails_most(old));
         matters && fails_most(new)

@@ -7,7 +7,8 @@ use crate::latency::Sketch;
 /// Maximum number of strata that are compared. Only a misbehaving proxy reports more.
 pub const MAX_STRATA: usize = 256;
 
-/// A kind of request. Requests of one stratum are alike, so a different mix on the two sides does not affect the verdict.
+/// A kind of request. Requests of one stratum are alike, so a different mix in the two generations does not affect the
+/// verdict.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stratum {
     /// The API class, as in metrics.
@@ -16,10 +17,11 @@ pub struct Stratum {
     pub size: u8,
 }
 
-/// How the requests of one generation and one stratum went, without any times: cheap to add and to compare many times a second.
+/// How the requests of one generation and one stratum went, without any times: cheap to add and to compare many times a
+/// second.
 ///
-/// Only first attempts of requests that the split assigned freely count, because only the split has decided on which side they
-/// started.
+/// Only first attempts of requests that the split assigned freely count, because only the split has decided on which
+/// generation they started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
     /// First attempts that started.
@@ -33,9 +35,10 @@ pub struct Attempts {
     pub completed: u64,
     /// First attempts that failed, or whose response was cut or ended with an error.
     pub failed: u64,
-    /// The part of `failed` without content, and with an error for which requests are retried on the other side.
+    /// The part of `failed` without content, and with an error for which requests are retried on the other generation.
     pub unanswered: u64,
-    /// Second attempts on this side with a known result, after the other side failed the first one without content.
+    /// Second attempts on this generation with a known result, after the other generation failed the first one without
+    /// content.
     pub retried: u64,
     /// The part of `retried` that failed without content, too.
     pub retries_failed: u64,
@@ -76,7 +79,7 @@ impl Attempts {
 
 /// The counts of one generation for the requests of one stratum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Side {
+pub struct GenerationCounts {
     pub attempts: Attempts,
     /// From the attempt to the first event with content.
     pub first_event: Sketch,
@@ -86,8 +89,8 @@ pub struct Side {
     pub per_token: Sketch,
 }
 
-impl From<Attempts> for Side {
-    /// A side without any times.
+impl From<Attempts> for GenerationCounts {
+    /// A generation without any times.
     fn from(attempts: Attempts) -> Self {
         Self {
             attempts,
@@ -96,7 +99,7 @@ impl From<Attempts> for Side {
     }
 }
 
-impl Side {
+impl GenerationCounts {
     /// Adds the counts of another one.
     pub fn add(&mut self, other: &Self) {
         self.attempts.add(other.attempts);
@@ -123,7 +126,7 @@ impl Side {
 
 /// The counts of both generations, old first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts(pub BTreeMap<Stratum, [Side; 2]>);
+pub struct Counts(pub BTreeMap<Stratum, [GenerationCounts; 2]>);
 
 impl Counts {
     /// Adds the counts of another one. Strata beyond [`MAX_STRATA`] are left out.
@@ -152,43 +155,43 @@ impl Counts {
         }
         let strata = self.0.iter().map(|(stratum, [old, new])| {
             let [old_before, new_before] = before.0.get(stratum).unwrap_or(&none);
-            let sides = [old.since(old_before)?, new.since(new_before)?];
-            Some((stratum.clone(), sides))
+            let generations = [old.since(old_before)?, new.since(new_before)?];
+            Some((stratum.clone(), generations))
         });
         Some(Self(strata.collect::<Option<_>>()?))
     }
 
-    /// The attempts of both sides over all strata: merging the times as well takes long.
+    /// The attempts of both generations over all strata: merging the times as well takes long.
     #[must_use]
     pub fn outcomes(&self) -> [Attempts; 2] {
         let mut total: [Attempts; 2] = Default::default();
-        for sides in self.0.values() {
-            for (total, side) in total.iter_mut().zip(sides) {
-                total.add(side.attempts);
+        for generations in self.0.values() {
+            for (total, generation) in total.iter_mut().zip(generations) {
+                total.add(generation.attempts);
             }
         }
         total
     }
 
-    /// Both sides over all strata.
+    /// Both generations over all strata.
     #[must_use]
-    pub fn total(&self) -> [Side; 2] {
-        let mut total: [Side; 2] = Default::default();
-        for sides in self.0.values() {
-            for (total, side) in total.iter_mut().zip(sides) {
-                total.add(side);
+    pub fn total(&self) -> [GenerationCounts; 2] {
+        let mut total: [GenerationCounts; 2] = Default::default();
+        for generations in self.0.values() {
+            for (total, generation) in total.iter_mut().zip(generations) {
+                total.add(generation);
             }
         }
         total
     }
 }
 
-/// For tests: requests of both sides, and how many of new's failed.
+/// For tests: requests of both generations, and how many of new's failed.
 #[cfg(test)]
 #[must_use]
 pub fn requests(old: u64, new: u64, failed: u64) -> Counts {
-    let side = |started, failed| {
-        Side::from(Attempts {
+    let generation = |started, failed| {
+        GenerationCounts::from(Attempts {
             started,
             ended: started,
             completed: started - failed,
@@ -201,7 +204,7 @@ pub fn requests(old: u64, new: u64, failed: u64) -> Counts {
     Counts(
         [(
             Stratum { class, size: 1 },
-            [side(old, 0), side(new, failed)],
+            [generation(old, 0), generation(new, failed)],
         )]
         .into(),
     )

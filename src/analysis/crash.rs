@@ -15,9 +15,10 @@
 //!   on each `k`, as group-sequential trials spend theirs on looks (Lan, DeMets, *Discrete sequential boundaries for clinical
 //!   trials*, Biometrika 70, 1983). The sum of the bounds only grows, so for each `k` there is one last request before which the
 //!   `k`-th failure is too early, and the shares add up to the error, no matter how many looks there are.
-//! - Old does not fail more at the same time. If both sides failed equally, each failure would be new's with a probability of new's
-//!   share of the requests. This makes up for the first test's assumption, that old's failure rate is what it was before: if both
-//!   begin to fail as new gets its first requests, new is failed with a probability of at most [`COINCIDENCE`].
+//! - Old does not fail more at the same time. If both generations failed equally, each failure would be new's with a
+//!   probability of new's share of the requests. This makes up for the first test's assumption, that old's failure rate is
+//!   what it was before: if both begin to fail as new gets its first requests, new is failed with a probability of at most
+//!   [`COINCIDENCE`].
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ use super::{Counts, Outcomes, Stratum};
 const FIRST: u64 = 20;
 /// The shares of the error that are spent on the second failure, and on the third. The next ones get half of it each.
 const SHARES: [f64; 2] = [0.65, 0.2];
-/// The same for the probability that this large a part of the failures is new's if both sides fail equally.
+/// The same for the probability that this large a part of the failures is new's if both generations fail equally.
 const COINCIDENCE: f64 = 0.025;
 const SHARES_OF_COINCIDENCE: [f64; 2] = [0.48, 0.36];
 /// The minimum number of old's requests for an estimate, over all strata and per stratum.
@@ -42,7 +43,7 @@ pub(super) struct Crash {
     /// Bounds of old's failure rates before new began.
     bounds: BTreeMap<Stratum, f64>,
     has_begun: bool,
-    /// Requests and failures of both sides since, old first.
+    /// Requests and failures of both generations since, old first.
     requests: [u64; 2],
     failures: [u64; 2],
     /// The expected number of failures of new if it is not worse.
@@ -71,7 +72,7 @@ impl Crash {
         }
     }
 
-    /// Adds the counts of both sides since the last call.
+    /// Adds the counts of both generations since the last call.
     pub(super) fn add(&mut self, outcomes: &Outcomes, margin: f64) {
         for (stratum, [old, new]) in &outcomes.0 {
             // A request that ends in this period may have begun before it.
@@ -82,9 +83,9 @@ impl Crash {
             };
             if self.has_begun {
                 let counted = [(old.started, old.failed), (begun, new.failed)];
-                for (side, (requests, failures)) in counted.into_iter().enumerate() {
-                    self.requests[side] = self.requests[side].saturating_add(requests);
-                    self.failures[side] = self.failures[side].saturating_add(failures);
+                for (generation, (requests, failures)) in counted.into_iter().enumerate() {
+                    self.requests[generation] = self.requests[generation].saturating_add(requests);
+                    self.failures[generation] = self.failures[generation].saturating_add(failures);
                 }
                 self.expected += begun as f64 * (bound + margin).min(1.0);
             }
@@ -167,15 +168,15 @@ fn at_least_of(k: u64, n: u64, share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Attempts, Side};
+    use crate::analysis::{Attempts, GenerationCounts};
 
     fn stratum(size: u8) -> Stratum {
         let class = "chat".into();
         Stratum { class, size }
     }
 
-    /// The p-value after each of `steps` (requests and failures of both sides), given `known` requests of old and how many of
-    /// them failed.
+    /// The p-value after each of `steps` (requests and failures of both generations), given `known` requests of old and how
+    /// many of them failed.
     fn p_values(known: [u64; 2], margin: f64, steps: &[[[u64; 2]; 2]]) -> Vec<f64> {
         let mut crash = Crash::default();
         let [started, failed] = known;
@@ -184,16 +185,16 @@ mod tests {
             failed,
             ..Attempts::default()
         };
-        let sides = [old.into(), Side::default()];
-        crash.learn(&Counts([(stratum(1), sides)].into()));
-        let p_values = steps.iter().map(|sides| {
-            let sides = sides.map(|[started, failed]| Attempts {
+        let generations = [old.into(), GenerationCounts::default()];
+        crash.learn(&Counts([(stratum(1), generations)].into()));
+        let p_values = steps.iter().map(|generations| {
+            let generations = generations.map(|[started, failed]| Attempts {
                 started,
                 ended: started,
                 failed,
                 ..Attempts::default()
             });
-            crash.add(&Outcomes([(stratum(1), sides)].into()), margin);
+            crash.add(&Outcomes([(stratum(1), generations)].into()), margin);
             crash.p_value()
         });
         p_values.collect()

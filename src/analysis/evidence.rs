@@ -7,18 +7,19 @@
 //!
 //! # One look
 //!
-//! A [`Block`] is what both sides of one stratum did between two looks: of `n₀` and `n₁` requests, `k₀` and `k₁` were bad. New is
-//! worse if its rate of bad requests exceeds old's by more than the margin `δ`. The alternative is that old's rate is `a`, as
-//! estimated from earlier looks, and new's is `b > a + δ`. Its e-variable is the likelihood ratio of the alternative and the
-//! closest pair of rates `(x, x + δ)` that is not worse, in the sense of the Kullback-Leibler divergence (Turner, Ly, Grünwald,
-//! *Generic E-variables for exact sequential k-sample tests that allow for optional stopping*, J. Statist. Plann. Inference 230,
-//! 2024; Grünwald, de Heide, Koolen, *Safe testing*, JRSS B 2024).
+//! A [`Block`] is what both generations of one stratum did between two looks: of `n₀` and `n₁` requests, `k₀` and `k₁` were
+//! bad. New is worse if its rate of bad requests exceeds old's by more than the margin `δ`. The alternative is that old's rate
+//! is `a`, as estimated from earlier looks, and new's is `b > a + δ`. Its e-variable is the likelihood ratio of the
+//! alternative and the closest pair of rates `(x, x + δ)` that is not worse, in the sense of the Kullback-Leibler divergence
+//! (Turner, Ly, Grünwald, *Generic E-variables for exact sequential k-sample tests that allow for optional stopping*, J.
+//! Statist. Plann. Inference 230, 2024; Grünwald, de Heide, Koolen, *Safe testing*, JRSS B 2024).
 //!
-//! Why its expectation is at most 1: with true rates `p₀`, `p₁`, a request of a side with alternative `a` and closest point `x`
-//! contributes at most `exp((p₀ − x)(a − x) / v(x))`, where `v(x)` is `x` for a Poisson process and `x (1 − x)` for Bernoulli
-//! trials (there `1 + …` rather than `exp …`). At the closest point `n₀ (a − x) / v(x) = −g` and `n₁ (b − y) / v(y) = g` for some
-//! `g ≥ 0`, so that the block contributes at most `exp(g (p₁ − p₀ − δ)) ≤ 1` if new is not worse. Only the mean rates of the block
-//! enter: rates may differ from request to request and drift from look to look, since old is observed at the same time.
+//! Why its expectation is at most 1: with true rates `p₀`, `p₁`, a request of a generation with alternative `a` and closest
+//! point `x` contributes at most `exp((p₀ − x)(a − x) / v(x))`, where `v(x)` is `x` for a Poisson process and `x (1 − x)` for
+//! Bernoulli trials (there `1 + …` rather than `exp …`). At the closest point `n₀ (a − x) / v(x) = −g` and `n₁ (b − y) / v(y)
+//! = g` for some `g ≥ 0`, so that the block contributes at most `exp(g (p₁ − p₀ − δ)) ≤ 1` if new is not worse. Only the mean
+//! rates of the block enter: rates may differ from request to request and drift from look to look, since old is observed at
+//! the same time.
 //!
 //! # All looks
 //!
@@ -28,7 +29,7 @@
 //! e-processes that start later, kept in one number as in the Shiryaev-Roberts procedure (Shin, Ramdas, Rinaldo, *E-detectors*,
 //! NEJSDS 2024). The weights add up to 1, so the bound holds for all time.
 
-/// The counts of both sides of one stratum between two looks, old first.
+/// The counts of both generations of one stratum between two looks, old first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     /// Requests.
@@ -141,11 +142,11 @@ fn bernoulli(block: &Block, b: f64, margin: f64) -> f64 {
     } else {
         (n0 * a + n1 * b) / (n0 + n1)
     };
-    let side = |n: f64, k: f64, rate: f64, closest: f64| {
+    let term = |n: f64, k: f64, rate: f64, closest: f64| {
         let good = (n - k).max(0.0);
         k * (rate / closest).ln() + good * ((1.0 - rate) / (1.0 - closest)).ln()
     };
-    side(n0, k0, a, x) + side(n1, k1, b, x + margin)
+    term(n0, k0, a, x) + term(n1, k1, b, x + margin)
 }
 
 /// The evidence of all looks that new is worse in one respect.
@@ -186,7 +187,7 @@ impl Evidence {
         }
     }
 
-    /// Adds what both sides did. `most` is the logarithm of the largest factor by which it may raise the evidence for an
+    /// Adds what both generations did. `most` is the logarithm of the largest factor by which it may raise the evidence for an
     /// alternative: bad requests at the same moment often have the same cause.
     pub(super) fn multiply(&mut self, law: Law, blocks: &[Block], most: f64) {
         let mut now = f64::NEG_INFINITY;

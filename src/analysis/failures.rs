@@ -1,8 +1,8 @@
 //! Groups outcomes into blocks, by which failures are compared.
 //!
-//! A block of a stratum is closed once both sides have begun a request. While new begins none, the block keeps old's requests of
-//! the last one to two seconds, so that the first failures of a new generation are compared with enough of old's requests from
-//! the same time.
+//! A block of a stratum is closed once both generations have begun a request. While new begins none, the block keeps old's
+//! requests of the last one to two seconds, so that the first failures of a new generation are compared with enough of old's
+//! requests from the same time.
 //!
 //! The end of a block depends only on when requests *began*, never on how they ended: if a failure could end a block, the
 //! evidence would be biased.
@@ -18,7 +18,8 @@ use std::time::Duration;
 use super::evidence::Block;
 use super::{Attempts, Counts, MAX_STRATA, Outcomes, Stratum};
 
-/// The period for which requests are kept while the other side has none to compare them with (up to two of these periods).
+/// The period for which requests are kept while the other generation has none to compare them with (up to two of these
+/// periods).
 const KEPT: Duration = Duration::from_secs(1);
 /// The time over which requests that begin are compared with requests that end.
 const FLOW: Duration = Duration::from_secs(5);
@@ -44,7 +45,7 @@ pub(super) struct Failures {
 struct OpenBlock {
     /// Old's counts from before `since`.
     earlier: Attempts,
-    sides: [Attempts; 2],
+    generations: [Attempts; 2],
     since: Duration,
 }
 
@@ -52,8 +53,8 @@ impl OpenBlock {
     /// Forgets counts that are too old to be compared with the current ones.
     fn age(&mut self, now: Duration) {
         let age = now.saturating_sub(self.since);
-        let [old, new] = self.sides;
-        // A block with requests on both sides is about to be closed.
+        let [old, new] = self.generations;
+        // A block with requests of both generations is about to be closed.
         let has_both = new.started > 0 && old.started.max(self.earlier.started) > 0;
         if age < KEPT || has_both {
             return;
@@ -64,7 +65,7 @@ impl OpenBlock {
         } else {
             Attempts::default()
         };
-        self.sides = Default::default();
+        self.generations = Default::default();
         self.since = now;
     }
 }
@@ -80,7 +81,7 @@ struct SecondWithoutOld {
 }
 
 impl SecondWithoutOld {
-    /// Adds the counts of both sides until `now`, and closes a block once a second is over.
+    /// Adds the counts of both generations until `now`, and closes a block once a second is over.
     fn add(&mut self, [old, new]: [Attempts; 2], now: Duration) -> Option<[Attempts; 2]> {
         self.retries.add(old);
         self.new.add(new);
@@ -95,8 +96,8 @@ impl SecondWithoutOld {
 }
 
 impl Failures {
-    /// Adds the counts of both sides until `now`, and closes blocks. `interim` says that the next outcomes follow soon: a block
-    /// then waits until no request of new has just begun, so that its failure is not missed.
+    /// Adds the counts of both generations until `now`, and closes blocks. `interim` says that the next outcomes follow soon:
+    /// a block then waits until no request of new has just begun, so that its failure is not missed.
     pub(super) fn add(&mut self, outcomes: &Outcomes, now: Duration, interim: bool) -> Vec<Block> {
         let before = std::mem::replace(&mut self.until, now);
         let step = now.saturating_sub(before);
@@ -116,11 +117,11 @@ impl Failures {
             let Some(open) = self.open.get_mut(stratum) else {
                 continue;
             };
-            open.sides[0].add(*old);
-            open.sides[1].add(*new);
+            open.generations[0].add(*old);
+            open.generations[1].add(*new);
             let mut of_old = open.earlier;
-            of_old.add(open.sides[0]);
-            let of_new = open.sides[1];
+            of_old.add(open.generations[0]);
+            let of_new = open.generations[1];
             if of_old.started > 0 && of_new.started > 0 && !(interim && new.started > 0) {
                 let begun = of_new.started as f64 * stands_for;
                 blocks.push(Block {
@@ -149,11 +150,11 @@ impl Failures {
         stands_for: f64,
     ) -> Vec<Block> {
         let mut blocks = Vec::new();
-        for (stratum, sides) in &outcomes.0 {
+        for (stratum, generations) in &outcomes.0 {
             let Some(open) = self.open.get_mut(stratum) else {
                 continue;
             };
-            let [old, _] = sides;
+            let [old, _] = generations;
             if old.started > 0 {
                 self.alone.remove(stratum);
                 continue;
@@ -165,9 +166,9 @@ impl Failures {
                     since: before,
                     ..SecondWithoutOld::default()
                 });
-            if let Some([retries, new]) = alone.add(*sides, self.until) {
+            if let Some([retries, new]) = alone.add(*generations, self.until) {
                 // They count only once.
-                open.sides[1] = Attempts::default();
+                open.generations[1] = Attempts::default();
                 let begun = new.started as f64 * stands_for;
                 blocks.push(Block {
                     n: [retries.retried as f64, begun],
@@ -250,21 +251,21 @@ impl Flow {
 mod tests {
     use super::*;
 
-    /// What both sides began and failed, 50 ms apart.
+    /// What both generations began and failed, 50 ms apart.
     fn blocks(steps: &[[[u64; 2]; 2]]) -> Vec<Vec<[f64; 4]>> {
         let mut failures = Failures::default();
-        let blocks = (1..).zip(steps).map(|(number, sides)| {
+        let blocks = (1..).zip(steps).map(|(number, generations)| {
             let stratum = Stratum {
                 class: "chat".into(),
                 size: 1,
             };
-            let sides = sides.map(|[started, failed]| Attempts {
+            let generations = generations.map(|[started, failed]| Attempts {
                 started,
                 ended: started,
                 failed,
                 ..Attempts::default()
             });
-            let outcomes = Outcomes([(stratum, sides)].into());
+            let outcomes = Outcomes([(stratum, generations)].into());
             let closed = failures.add(&outcomes, Duration::from_millis(50) * number, true);
             let flat = |Block { n, k, .. }: &Block| [n[0], k[0], n[1], k[1]];
             closed.iter().map(flat).collect()
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_closes_once_both_sides_started_a_request_and_no_request_of_new_is_recent() {
+    fn a_block_closes_once_both_generations_started_a_request_and_no_request_of_new_is_recent() {
         let steps = [
             [[2, 0], [1, 0]],
             // It fails only now.

@@ -1,7 +1,7 @@
-//! The figures of both sides, for display.
+//! The figures of both generations, for display.
 //!
 //! Old's figures are weighted by new's mix of requests: each stratum of old has the weight that it has among new's requests.
-//! Strata that only one side has are omitted.
+//! Strata that only one generation has are omitted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Attempts, Counts, Margins, Metric};
 use crate::latency::{Scale, Sketch};
 
-/// One metric of both sides, old first.
+/// One metric of both generations, old first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub metric: Metric,
@@ -63,8 +63,10 @@ type Figures = ([Option<f64>; 2], [u64; 2]);
 
 fn rates(counts: &Counts) -> Figures {
     let (mut weight, mut old_rate, mut new_failed) = (0.0, 0.0, 0.0);
-    for sides in counts.0.values() {
-        let [old, new] = sides.each_ref().map(|side| &side.attempts);
+    for generations in counts.0.values() {
+        let [old, new] = generations
+            .each_ref()
+            .map(|generation| &generation.attempts);
         if old.decided == 0 || new.decided == 0 {
             continue;
         }
@@ -84,7 +86,7 @@ fn rates(counts: &Counts) -> Figures {
             samples,
         );
     }
-    let alone = |side: &Attempts| (side.decided > 0).then(|| rate(side));
+    let alone = |generation: &Attempts| (generation.decided > 0).then(|| rate(generation));
     ([alone(&old), alone(&new)], samples)
 }
 
@@ -99,15 +101,17 @@ fn without_old(old: &Attempts, new: &Attempts) -> Figures {
 }
 
 /// Requests in flight do not dilute it.
-fn rate(side: &Attempts) -> f64 {
-    (side.failed as f64 / side.decided as f64).min(1.0)
+fn rate(generation: &Attempts) -> f64 {
+    (generation.failed as f64 / generation.decided as f64).min(1.0)
 }
 
 fn quantiles(counts: &Counts, metric: Metric) -> Figures {
     let mut samples = [0_u64; 2];
     let mut buckets: [BTreeMap<usize, f64>; 2] = Default::default();
-    for sides in counts.0.values() {
-        let [Some(old), Some(new)] = [&sides[0], &sides[1]].map(|side| metric.values(side)) else {
+    for generations in counts.0.values() {
+        let [Some(old), Some(new)] =
+            [&generations[0], &generations[1]].map(|generation| metric.values(generation))
+        else {
             continue;
         };
         let both = [old.count(), new.count()];
@@ -127,8 +131,10 @@ fn quantiles(counts: &Counts, metric: Metric) -> Figures {
     }
     let figures = if buckets[0].is_empty() {
         let total = counts.total();
-        [&total[0], &total[1]].map(|side| {
-            let values = metric.values(side).unwrap_or(const { &Sketch::EMPTY });
+        [&total[0], &total[1]].map(|generation| {
+            let values = metric
+                .values(generation)
+                .unwrap_or(const { &Sketch::EMPTY });
             values.quantile(metric.quantile())
         })
     } else {

@@ -14,8 +14,8 @@
 //!
 //! Whether a product begins or is abandoned depends only on earlier looks, and all weights add up to 1. Therefore, the sum of the
 //! weighted products is an e-process: if new is not worse, it ever reaches `1 / α` with a probability of at most `α`, by Ville's
-//! inequality. Only requests of the same time are compared: if both sides fail, products begin and are abandoned, no matter what
-//! the rates are.
+//! inequality. Only requests of the same time are compared: if both generations fail, products begin and are abandoned, no
+//! matter what the rates are.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl LateCrash {
 mod tests {
     use super::*;
 
-    /// Failures of each side among nine requests of old and one of new.
+    /// Failures of each generation among nine requests of old and one of new.
     fn block([old, new]: [u64; 2]) -> Block {
         Block {
             n: [9.0, 1.0],
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_on_both_sides_is_not_a_crash() {
+    fn a_failure_on_both_generations_is_not_a_crash() {
         for failures in [[9, 1], [5, 1]] {
             assert!(p_values(&[failures; 50])[49] > 0.1, "{failures:?}");
         }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::counts::Side;
+use super::counts::GenerationCounts;
 use crate::latency::Sketch;
 
 /// The requirements on new.
@@ -11,8 +11,8 @@ use crate::latency::Sketch;
 pub struct Margins {
     /// The length of the window for the figures and for the requirements of a pass.
     pub window: Duration,
-    /// The minimum for a verdict within the window: for a pass, requests that each side must have received and new must have
-    /// completed; for a fail, new's values of a latency.
+    /// The minimum for a verdict within the window: for a pass, requests that each generation must have received and new must
+    /// have completed; for a fail, new's values of a latency.
     pub min_samples: u64,
     /// By how much new's failure rate may exceed old's, 0 to 1.
     pub max_failure_rate_increase: f64,
@@ -20,7 +20,7 @@ pub struct Margins {
     pub ttft_ratio: f64,
     /// The same for gaps between tokens, and for the time per token.
     pub gap_ratio: f64,
-    /// One minus the probability of ever failing a new side that is within the margins.
+    /// One minus the probability of ever failing a new generation that is within the margins.
     pub confidence: f64,
 }
 
@@ -120,12 +120,12 @@ impl Metric {
     }
 
     /// The values of a latency; `None` for a rate.
-    pub(super) const fn values(self, side: &Side) -> Option<&Sketch> {
+    pub(super) const fn values(self, generation: &GenerationCounts) -> Option<&Sketch> {
         match self {
             Self::Failures => None,
-            Self::FirstTokenP50 | Self::FirstTokenP95 => Some(&side.first_event),
-            Self::GapP99 => Some(&side.gap),
-            Self::TimePerToken => Some(&side.per_token),
+            Self::FirstTokenP50 | Self::FirstTokenP95 => Some(&generation.first_event),
+            Self::GapP99 => Some(&generation.gap),
+            Self::TimePerToken => Some(&generation.per_token),
         }
     }
 }

@@ -14,11 +14,11 @@ impl Outcomes {
     pub fn since(&self, before: &Self) -> Self {
         let strata = self.0.iter().map(|(stratum, [old, new])| {
             let [before_old, before_new] = before.0.get(stratum).copied().unwrap_or_default();
-            let sides = [
+            let generations = [
                 old.saturating_since(before_old),
                 new.saturating_since(before_new),
             ];
-            (stratum.clone(), sides)
+            (stratum.clone(), generations)
         });
         Self(strata.collect())
     }
@@ -29,8 +29,11 @@ impl From<&Counts> for Outcomes {
         let strata = counts.0.iter();
         Self(
             strata
-                .map(|(stratum, sides)| {
-                    (stratum.clone(), sides.each_ref().map(|side| side.attempts))
+                .map(|(stratum, generations)| {
+                    (
+                        stratum.clone(),
+                        generations.each_ref().map(|generation| generation.attempts),
+                    )
                 })
                 .collect(),
         )

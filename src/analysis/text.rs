@@ -94,8 +94,8 @@ impl Report {
             Verdict::Inconclusive(NoVerdict::NoTraffic) => {
                 format!("No requests were received in {}.", length(self.covers))
             }
-            Verdict::Inconclusive(NoVerdict::TooFew(side, has, required)) => format!(
-                "Not enough data: {side} received {} in {}; {}.",
+            Verdict::Inconclusive(NoVerdict::TooFew(generation, has, required)) => format!(
+                "Not enough data: {generation} received {} in {}; {}.",
                 only(*has, "request"),
                 length(self.covers),
                 needed(*required)
@@ -106,18 +106,18 @@ impl Report {
                 thousands(*hung),
                 if *hung == 1 { "has" } else { "have" }
             ),
-            Verdict::Inconclusive(NoVerdict::TooFewValues(metric, side, has, required)) => {
+            Verdict::Inconclusive(NoVerdict::TooFewValues(metric, generation, has, required)) => {
                 let values = match metric {
                     Metric::Failures => {
                         let requests = only(*has, "request");
-                        format!("{side} answered or failed {requests}")
+                        format!("{generation} answered or failed {requests}")
                     }
                     metric => {
                         let values = only(*has, "value");
-                        format!("{side} has {values} for the {}", metric.in_prose())
+                        format!("{generation} has {values} for the {}", metric.in_prose())
                     }
                 };
-                let warmup = match (metric, *side) {
+                let warmup = match (metric, *generation) {
                     (Metric::Failures, _) | (_, "old") => "",
                     _ => ", not counting those of its warm-up",
                 };

@@ -1,4 +1,4 @@
-//! The counts of both sides in the last minutes.
+//! The counts of both generations in the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;

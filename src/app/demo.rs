@@ -117,14 +117,16 @@ impl ProxyControl for Running {
                 .share_over(metrics.second(Instant::now()), RECENT),
             open: each.map(|generation| metrics.open_streams(generation)),
             first_event: last_minute
-                .sides
+                .generations
                 .each_ref()
-                .map(|side| percentiles(&side.first_event)),
+                .map(|generation| percentiles(&generation.first_event)),
             gap: last_minute
-                .sides
+                .generations
                 .each_ref()
-                .map(|side| percentiles(&side.gap)),
-            outcomes: each.map(|side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome))),
+                .map(|generation| percentiles(&generation.gap)),
+            outcomes: each.map(|generation| {
+                Outcome::ALL.map(|outcome| metrics.outcomes(generation, outcome))
+            }),
             recovered: metrics.recovered_total(),
             continued: metrics.continued_by_cause().map(|(_, count)| count).sum(),
             epoch: snapshot.epoch,

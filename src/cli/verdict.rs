@@ -24,7 +24,7 @@ pub struct JudgeArgs {
     /// Period that the figures cover [default: analysis.windowSeconds of the update, else 5m]
     #[arg(long, env = "CROSSFADE_WINDOW", value_name = "DURATION", value_parser = window)]
     window: Option<Duration>,
-    /// Number of requests that each side must have received, and new must have completed, in that period for a pass
+    /// Number of requests that each generation must have received, and new must have completed, in that period for a pass
     /// [default: analysis.minSamples of the update, else 200]
     #[arg(long, env = "CROSSFADE_MIN_SAMPLES", value_name = "NUMBER", value_parser = count)]
     min_samples: Option<usize>,
@@ -39,8 +39,8 @@ pub struct JudgeArgs {
     /// else 1.25]
     #[arg(long, env = "CROSSFADE_GAP_RATIO", value_name = "RATIO", value_parser = margin)]
     gap_ratio: Option<f64>,
-    /// One minus the probability of ever failing a new generation that stays within the margins [default: analysis.confidence of
-    /// the update, else 0.99]
+    /// One minus the probability of ever failing a new generation that stays within the margins [default: analysis.confidence
+    /// of the update, else 0.99]
     #[arg(long, env = "CROSSFADE_CONFIDENCE", value_name = "SHARE", value_parser = confidence)]
     confidence: Option<f64>,
     /// Output format

@@ -47,7 +47,7 @@ impl DryRun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rollout::{Lengths, Sides};
+    use crate::rollout::{Lengths, PerGeneration};
     use crate::split::Weights;
 
     fn spec(percent: u8) -> DesiredSplit {
@@ -73,8 +73,8 @@ mod tests {
                 split_is_incomplete: false,
                 old_draining: false,
                 superseded_by: None,
-                workers: Sides::default(),
-                frontends: Sides::default(),
+                workers: PerGeneration::default(),
+                frontends: PerGeneration::default(),
                 proxies: Vec::new(),
                 clients: Default::default(),
                 updates_to_old: None,

@@ -71,8 +71,8 @@ impl DependencyIndex {
         }
         let fields = [spec.source(), spec.target(), spec.client_service()];
         named.extend(fields.into_iter().flatten().map(|name| (own, name)));
-        for side in ["old", "new"] {
-            let workers = spec.workers(side);
+        for generation in ["old", "new"] {
+            let workers = spec.workers(generation);
             named.extend(workers.name().map(|name| (own, name)));
             let selector = workers.selector();
             if !selector.is_empty() {

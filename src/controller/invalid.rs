@@ -1,9 +1,9 @@
-//! Handles an update whose spec has become invalid: according to its last valid spec, each side still loses traffic when it loses
-//! capacity.
+//! Handles an update whose spec has become invalid: according to its last valid spec, each generation still loses traffic when
+//! it loses capacity.
 //!
 //! The resulting split goes to the status, which only the controller writes: a proxy that must reject an edit cannot tell whether
-//! its split comes from the controller or from the user. A side gains only what the other one loses, and no update is completed
-//! this way.
+//! its split comes from the controller or from the user. A generation gains only what the other one loses, and no update is
+//! completed this way.
 
 use std::time::Instant;
 

@@ -187,13 +187,13 @@ impl Metrics {
     /// Sets the gauges of an update to a decision.
     pub(super) fn decided(&self, key: &Key, decision: &Decision) {
         let split = decision.desired.split;
-        for side in Generation::ALL {
-            let (of, whole) = decision.capacity.of(side).share.parts();
-            let labels = [&*key.namespace, &*key.name, side.as_str()];
+        for generation in Generation::ALL {
+            let (of, whole) = decision.capacity.of(generation).share.parts();
+            let labels = [&*key.namespace, &*key.name, generation.as_str()];
             self.capacity
                 .with_label_values(&labels)
                 .set(of as f64 / whole as f64);
-            let weight = match side {
+            let weight = match generation {
                 Generation::Old => split.old(),
                 Generation::New => split.new_weight(),
             };
@@ -228,13 +228,13 @@ impl Metrics {
     /// Removes the series of an update.
     pub(super) fn forget(&self, key: &Key) {
         let (namespace, name) = (&*key.namespace, &*key.name);
-        for side in Generation::ALL {
+        for generation in Generation::ALL {
             let _ = self
                 .capacity
-                .remove_label_values(&[namespace, name, side.as_str()]);
+                .remove_label_values(&[namespace, name, generation.as_str()]);
             let _ = self
                 .weight
-                .remove_label_values(&[namespace, name, side.as_str()]);
+                .remove_label_values(&[namespace, name, generation.as_str()]);
         }
         for verdict in VERDICTS {
             let _ = self

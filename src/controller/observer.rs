@@ -51,7 +51,7 @@ use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
 use crate::k8s::{Cache, NotSynced, Object, Scope, update_of, workloads};
 use crate::resource::precedence::{self, Standing};
-use crate::rollout::{NoReport, Observation, Sides};
+use crate::rollout::{NoReport, Observation, PerGeneration};
 
 /// How long a proxy or frontend may take for its first report before it counts as silent.
 const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -80,8 +80,8 @@ impl Error {
 /// An observation of an update.
 pub(super) struct Observed {
     pub observation: Observation,
-    /// Requests assigned to each side in the last minute, summed over all proxies.
-    pub assigned: Sides<u64>,
+    /// Requests assigned to each generation in the last minute, summed over all proxies.
+    pub assigned: PerGeneration<u64>,
     /// The counts of the proxies, if new is analysed.
     pub compared: Vec<ProxyComparison>,
     /// Until then, a proxy or frontend whose polling has just begun may still answer. Apply only urgent changes before.
@@ -232,7 +232,7 @@ impl Observer {
         let source = spec.source_deployment.clone().unwrap_or_default();
         let target = spec.target_deployment.clone().unwrap_or_default();
         let workers = spec.workers.clone().unwrap_or_default();
-        let workers = Sides {
+        let workers = PerGeneration {
             old: self.count(parsed, &source, workers.old, None)?,
             new: self.count(
                 parsed,

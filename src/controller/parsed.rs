@@ -14,7 +14,7 @@ use crate::resource::{
     DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, RETRIED_AT,
     TargetScope, WorkerSourceSpec, read_status,
 };
-use crate::rollout::{self, DesiredSplit, Memory, Role, Sides};
+use crate::rollout::{self, DesiredSplit, Memory, PerGeneration, Role};
 use crate::split::Weights;
 
 pub(super) use crate::resource::UPDATE_MANAGER as MANAGER;
@@ -149,10 +149,10 @@ impl ParsedUpdate {
         wants.ack_timeout = seconds(spec.ack_timeout_seconds).unwrap_or(wants.ack_timeout);
         wants.drain_deadline = seconds(spec.drain_deadline_seconds);
         let workers = spec.workers.clone().unwrap_or_default();
-        let sizes = |side: Option<crate::resource::WorkerSourceSpec>| {
-            side.map_or_else(BTreeMap::new, |side| sizes(&side.replicas))
+        let sizes = |generation: Option<crate::resource::WorkerSourceSpec>| {
+            generation.map_or_else(BTreeMap::new, |generation| sizes(&generation.replicas))
         };
-        wants.full_sizes = Sides {
+        wants.full_sizes = PerGeneration {
             old: sizes(workers.old),
             new: sizes(workers.new),
         };

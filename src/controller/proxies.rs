@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::limits::ProxyPermit;
 use super::poller::PollSink;
 use crate::error_chain::error_chain;
-use crate::rollout::{Experience, Lengths, Sides};
+use crate::rollout::{Experience, Lengths, PerGeneration};
 use crate::state_api::v1::{FixedTargets, Generation, Histogram, State};
 use crate::state_api::{Client, Error};
 
@@ -42,11 +42,11 @@ pub(super) struct ProxyReport {
     pub quiet_for: Option<Duration>,
     /// Open requests of earlier plans that may still be sent to old, if the proxy reports that.
     pub may_reach_old: Option<u64>,
-    pub open: Sides<u64>,
+    pub open: PerGeneration<u64>,
     /// Streams on old that it still has to move to new.
     pub moving: u64,
     /// Requests of the last minute that the split assigned.
-    pub assigned: Sides<u64>,
+    pub assigned: PerGeneration<u64>,
     /// Durations of the streams on old.
     pub lengths: Lengths,
     /// Whether the proxy considers an endpoint of new unhealthy, or knows none.
@@ -138,8 +138,10 @@ impl From<&State> for ProxyReport {
     fn from(state: &State) -> Self {
         let resource = state.resource();
         let plan = state.plan.as_ref();
-        let open = |side: &Option<crate::state_api::v1::Generation>| {
-            side.as_ref().map_or(0, |side| side.open_streams)
+        let open = |generation: &Option<crate::state_api::v1::Generation>| {
+            generation
+                .as_ref()
+                .map_or(0, |generation| generation.open_streams)
         };
         let assigned = state.assigned_last_minute.as_ref();
         Self {
@@ -163,12 +165,12 @@ impl From<&State> for ProxyReport {
                 .quiet_for
                 .and_then(|quiet| Duration::try_from(quiet).ok()),
             may_reach_old: plan.and_then(|plan| plan.earlier_requests_that_may_reach_old),
-            open: Sides {
+            open: PerGeneration {
                 old: open(&state.old),
                 new: open(&state.new),
             },
             moving: state.continuations.as_ref().map_or(0, |all| all.moving),
-            assigned: Sides {
+            assigned: PerGeneration {
                 old: assigned.map_or(0, |requests| requests.old),
                 new: assigned.map_or(0, |requests| requests.new),
             },

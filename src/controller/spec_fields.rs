@@ -71,9 +71,9 @@ impl<'a> SpecFields<'a> {
         !self.0["newDynamoNamespace"].is_null()
     }
 
-    /// The workers of `side`: `old` or `new`.
-    pub fn workers(self, side: &str) -> WorkerFields<'a> {
-        WorkerFields(&self.0["workers"][side])
+    /// The workers of `generation`: `old` or `new`.
+    pub fn workers(self, generation: &str) -> WorkerFields<'a> {
+        WorkerFields(&self.0["workers"][generation])
     }
 
     /// The split, before any cap.

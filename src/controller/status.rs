@@ -13,7 +13,7 @@ use crate::resource::status::{
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
-    self, Capacity, ConditionKind, Decision, DeletionRequirement, OnFailure, Rule, Sides,
+    self, Capacity, ConditionKind, Decision, DeletionRequirement, OnFailure, PerGeneration, Rule,
     Timestamp, TrialVerdict, Waiting,
 };
 use crate::split::{Generation, Weights};
@@ -52,7 +52,7 @@ pub(super) fn status(
         let state = proxy.state.as_ref();
         state.is_ok_and(|state| state.applied >= seen.observation.resource_generation)
     });
-    let side = |side| generation_status(seen, decision, side);
+    let of = |generation| generation_status(seen, decision, generation);
     let status = DynamoUpdateConfigStatus {
         observed_generation: generation,
         phase: Some(phase),
@@ -60,8 +60,8 @@ pub(super) fn status(
         rule: Some(decision.rule.as_str().to_owned()),
         wanted: Some(split(wanted)),
         observed: observed(seen.assigned),
-        old: Some(side(Generation::Old)),
-        new: Some(side(Generation::New)),
+        old: Some(of(Generation::Old)),
+        new: Some(of(Generation::New)),
         frontends: Some(FrontendsStatus {
             total: i32::try_from(proxies.len()).unwrap_or(i32::MAX),
             applied: i32::try_from(applied.count()).unwrap_or(i32::MAX),
@@ -280,8 +280,8 @@ pub(super) fn without_figures(status: &DynamoUpdateConfigStatus) -> DynamoUpdate
     if let Some(reported) = still.conditions.iter_mut().find(is_verdict) {
         (reported.reason, reported.message) = Default::default();
     }
-    for side in [&mut still.old, &mut still.new].into_iter().flatten() {
-        side.open_streams = None;
+    for generation in [&mut still.old, &mut still.new].into_iter().flatten() {
+        generation.open_streams = None;
     }
     still
 }
@@ -325,7 +325,7 @@ fn split(weights: Weights) -> SplitStatus {
     }
 }
 
-fn observed(assigned: Sides<u64>) -> Option<SplitStatus> {
+fn observed(assigned: PerGeneration<u64>) -> Option<SplitStatus> {
     let part = |count| u32::try_from(count).unwrap_or(u32::MAX);
     let (old, new) = (part(assigned.old), part(assigned.new));
     let weights = Weights::new(old, new).ok()?;
@@ -335,10 +335,14 @@ fn observed(assigned: Sides<u64>) -> Option<SplitStatus> {
     })
 }
 
-fn generation_status(seen: &Observed, decision: &Decision, side: Generation) -> GenerationStatus {
+fn generation_status(
+    seen: &Observed,
+    decision: &Decision,
+    generation: Generation,
+) -> GenerationStatus {
     let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
-    let capacity = decision.capacity.of(side);
-    let counts = seen.observation.workers.of(side);
+    let capacity = decision.capacity.of(generation);
+    let counts = seen.observation.workers.of(generation);
     let roles = capacity.roles.iter().map(|(role, counted)| {
         let desired = counts.get(role).map_or(0, |workers| workers.desired);
         let status = RoleStatus {
@@ -350,14 +354,14 @@ fn generation_status(seen: &Observed, decision: &Decision, side: Generation) -> 
     });
     let ready: u32 = counts.values().map(|workers| workers.ready).sum();
     let desired: u32 = counts.values().map(|workers| workers.desired).sum();
-    let open = decision.open_streams.map(|open| *open.of(side));
+    let open = decision.open_streams.map(|open| *open.of(generation));
     GenerationStatus {
         workers: Some(format!("{ready}/{desired}")),
         roles: roles.collect(),
         capacity_percent: Some(percent(capacity)),
-        ready_frontends: Some(whole(seen.observation.frontends.of(side).endpoints)),
+        ready_frontends: Some(whole(seen.observation.frontends.of(generation).endpoints)),
         open_streams: open.and_then(|open| i64::try_from(open).ok()),
-        moving_streams: match side {
+        moving_streams: match generation {
             Generation::Old => i64::try_from(decision.moving_streams).ok(),
             Generation::New => None,
         }

@@ -223,7 +223,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// The counts of a proxy: seconds ago, requests of both sides, and those that new failed.
+    /// The counts of a proxy: seconds ago, requests of both generations, and those that new failed.
     fn comparison(counts: &[(i64, [u64; 2], u64)]) -> Arc<v1::Comparison> {
         let duration = |seconds| prost_types::Duration { seconds, nanos: 0 };
         let counts = counts.iter().map(|(age, [old, new], failed)| {

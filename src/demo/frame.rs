@@ -96,9 +96,9 @@ impl DemoFrame<'_> {
         let ScriptState { percent, killed } = self.state;
         match (killed, percent) {
             (Some((killed, ServerState::Down(since))), _) => {
-                let side = killed.as_str().to_uppercase();
+                let generation = killed.as_str().to_uppercase();
                 format!(
-                    "the {side} upstream was KILLED {:.1} s ago; its requests fail over",
+                    "the {generation} upstream was KILLED {:.1} s ago; its requests fail over",
                     since.as_secs_f64()
                 )
             }

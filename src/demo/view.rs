@@ -177,23 +177,23 @@ fn draw_figures(frame: &mut Frame<'_>, demo_frame: &DemoFrame<'_>, area: Rect) {
         ),
     ]
     .map(Line::from);
-    let sides = Generation::ALL.map(|generation| {
+    let generations = Generation::ALL.map(|generation| {
         let (name, style) = match generation {
             Generation::Old => (" O old ", OLD),
             Generation::New => (" N new ", NEW),
         };
-        let side = generation.index();
-        let (first, gap) = (&demo_frame.sample.first_event[side], &demo_frame.sample.gap[side]);
+        let index = generation.index();
+        let (first, gap) = (&demo_frame.sample.first_event[index], &demo_frame.sample.gap[index]);
         let [f50, f95, f99] = [first.p50, first.p95, first.p99].map(|time| milliseconds(time, 0));
         let [g50, g95, g99] = [gap.p50, gap.p95, gap.p99].map(|time| milliseconds(time, 1));
-        let [completed, truncated, failed, cancelled] = demo_frame.sample.outcomes[side];
+        let [completed, truncated, failed, cancelled] = demo_frame.sample.outcomes[index];
         let figures = format!(
             "{:>6}{f50:>7}{f95:>6}{f99:>6}{g50:>7}{g95:>6}{g99:>6}{completed:>9}{truncated:>7}{failed:>6}{cancelled:>6}",
-            demo_frame.sample.open[side]
+            demo_frame.sample.open[index]
         );
         Line::from(vec![Span::styled(name, style).bold(), figures.into()])
     });
-    let [old, new] = sides;
+    let [old, new] = generations;
     frame.render_widget(
         Paragraph::new(vec![groups, heads, old, new]).block(block),
         area,

@@ -24,11 +24,11 @@ fn sizes(roles: &[(Role, u32)]) -> Sizes {
 fn settings_of(change: &Value) -> RolloutSettings {
     let full = sizes(&[(Role::Worker, 4)]);
     let accepted = Accepted {
-        full: Sides {
+        full: PerGeneration {
             old: full.clone(),
             new: full,
         },
-        gpus: Sides::default(),
+        gpus: PerGeneration::default(),
     };
     settings(&spec(change), &accepted, Direction::AsSpecified).unwrap()
 }
@@ -95,11 +95,11 @@ fn a_direction_overrides_the_intent_except_for_a_hold() {
         ("Hold", Superseded, Intent::Hold),
     ] {
         let accepted = Accepted {
-            full: Sides {
+            full: PerGeneration {
                 old: sizes(&[(Role::Worker, 4)]),
                 new: sizes(&[(Role::Worker, 4)]),
             },
-            gpus: Sides::default(),
+            gpus: PerGeneration::default(),
         };
         let settings = settings(&spec(&json!({"intent": intent})), &accepted, direction).unwrap();
         assert_eq!(settings.intent, expected, "{intent} {direction:?}");
@@ -119,11 +119,11 @@ fn a_size_of_the_source_is_given_by_its_replicas() {
 
 #[test]
 fn the_full_size_is_that_of_the_source_unless_it_is_stated() {
-    let now = |old: &[(Role, u32)], new: &[(Role, u32)]| Sides {
+    let now = |old: &[(Role, u32)], new: &[(Role, u32)]| PerGeneration {
         old: sizes(old),
         new: sizes(new),
     };
-    let full = |change: &Value, now: Sides<Sizes>| full_sizes(&spec(change), &now);
+    let full = |change: &Value, now: PerGeneration<Sizes>| full_sizes(&spec(change), &now);
     let (old, new) = ([(Role::Worker, 4)], [(Role::Worker, 0)]);
     assert_eq!(full(&json!({}), now(&old, &new)), Ok(now(&old, &old)));
     let target = json!({"target": {"kind": "Deployment", "name": "v2", "replicas": 8}});

@@ -6,7 +6,7 @@ use super::{
     COMPONENT, Error, GENERATION, GRAPH, GeneratedObject, Request, dynamo_namespace, labels,
     names::Names,
     parts::{Parts, cleaned, labels as labels_of, name},
-    rollout::{self, Frontends, Role, Rollout, SCALED, Side, without_replicas},
+    rollout::{self, Frontends, GenerationWorkers, Role, Rollout, SCALED, without_replicas},
     services,
 };
 use crate::inject::shown;
@@ -66,7 +66,7 @@ pub(super) fn generation(
     if !from.has_sidecar {
         notes.push(rollout::no_sidecar(&shown(&from.frontend)));
     }
-    let side = |parts: &Parts, next: Option<&[Json]>| Side {
+    let workers_of = |parts: &Parts, next: Option<&[Json]>| GenerationWorkers {
         roles: parts
             .workers
             .iter()
@@ -86,8 +86,8 @@ pub(super) fn generation(
     made.push(rollout::rollout(Rollout {
         name: target.clone(),
         namespace: to.frontend["metadata"]["namespace"].as_str(),
-        source: side(from, None),
-        target: side(to, Some(&workers)),
+        source: workers_of(from, None),
+        target: workers_of(to, Some(&workers)),
         frontends: Frontends {
             source: &source,
             target: &target,

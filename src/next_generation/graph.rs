@@ -6,7 +6,7 @@ use super::{
     Error, GENERATION, GRAPH, GeneratedObject, Request, dynamo_namespace, labels,
     names::Names,
     parts::{Parts, cleaned, name},
-    rollout::{self, Frontends, Rollout, SCALED, Side, without_replicas},
+    rollout::{self, Frontends, GenerationWorkers, Rollout, SCALED, without_replicas},
     services,
 };
 use crate::inject::{self, shown};
@@ -79,8 +79,8 @@ pub(super) fn generation(
     made.push(rollout::rollout(Rollout {
         name: target.clone(),
         namespace: new["metadata"]["namespace"].as_str(),
-        source: Side::graph(&source),
-        target: Side::graph(&target),
+        source: GenerationWorkers::graph(&source),
+        target: GenerationWorkers::graph(&target),
         frontends: Frontends {
             source: &source,
             target: &target,

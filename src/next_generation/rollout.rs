@@ -15,8 +15,8 @@ pub(super) fn without_replicas(workers: &mut Json) {
     }
 }
 
-/// The workers of a side.
-pub(super) struct Side {
+/// The workers of a generation.
+pub(super) struct GenerationWorkers {
     /// The role, kind, name and full size of each object.
     pub roles: Vec<Role>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Role {
     pub replicas: Option<u64>,
 }
 
-/// The frontends of both sides.
+/// The frontends of both generations.
 pub(super) struct Frontends<'a> {
     pub source: &'a str,
     pub target: &'a str,
@@ -42,13 +42,13 @@ pub(super) struct Frontends<'a> {
 pub(super) struct Rollout<'a> {
     pub name: String,
     pub namespace: Option<&'a str>,
-    pub source: Side,
-    pub target: Side,
+    pub source: GenerationWorkers,
+    pub target: GenerationWorkers,
     pub frontends: Frontends<'a>,
     pub client_service: &'a str,
 }
 
-impl Side {
+impl GenerationWorkers {
     /// A graph, whose components are the roles.
     pub fn graph(name: &str) -> Self {
         let graph = Role {

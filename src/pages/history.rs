@@ -49,7 +49,11 @@ impl Sample {
     pub fn of(state: &v1::State, now: SystemTime) -> Self {
         let plan = state.plan.as_ref();
         let recent = state.assigned_last_five_seconds.as_ref();
-        let open = |side: &Option<v1::Generation>| side.as_ref().map(|side| side.open_streams);
+        let open = |generation: &Option<v1::Generation>| {
+            generation
+                .as_ref()
+                .map(|generation| generation.open_streams)
+        };
         let open = open(&state.old).zip(open(&state.new));
         Self {
             wanted: plan.and_then(v1::Plan::share_of_new),
@@ -104,16 +108,20 @@ impl Counters {
     /// The counters of a state.
     #[must_use]
     pub fn of(state: &v1::State) -> Self {
-        let broken = |side: &Option<v1::Generation>| {
-            let outcomes = side.as_ref().and_then(|side| side.outcomes);
+        let broken = |generation: &Option<v1::Generation>| {
+            let outcomes = generation
+                .as_ref()
+                .and_then(|generation| generation.outcomes);
             outcomes.map_or(0, |outcomes| outcomes.truncated + outcomes.failed)
         };
         Self {
             refused_plans: state.plan.as_ref().map_or(0, |plan| plan.refused_total),
             recovered: state.recovered_requests.values().sum(),
             broken: broken(&state.old) + broken(&state.new),
-            ended: [&state.old, &state.new].map(|side| {
-                let outcomes = side.as_ref().and_then(|side| side.outcomes);
+            ended: [&state.old, &state.new].map(|generation| {
+                let outcomes = generation
+                    .as_ref()
+                    .and_then(|generation| generation.outcomes);
                 outcomes.map_or(0, |outcomes| outcomes.count())
             }),
         }
@@ -128,7 +136,8 @@ impl Add for Counters {
             refused_plans: self.refused_plans.saturating_add(other.refused_plans),
             recovered: self.recovered.saturating_add(other.recovered),
             broken: self.broken.saturating_add(other.broken),
-            ended: [0, 1].map(|side| self.ended[side].saturating_add(other.ended[side])),
+            ended: [0, 1]
+                .map(|generation| self.ended[generation].saturating_add(other.ended[generation])),
         }
     }
 }
@@ -141,7 +150,8 @@ impl Sub for Counters {
             refused_plans: self.refused_plans.saturating_sub(other.refused_plans),
             recovered: self.recovered.saturating_sub(other.recovered),
             broken: self.broken.saturating_sub(other.broken),
-            ended: [0, 1].map(|side| self.ended[side].saturating_sub(other.ended[side])),
+            ended: [0, 1]
+                .map(|generation| self.ended[generation].saturating_sub(other.ended[generation])),
         }
     }
 }
@@ -215,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_sample_has_the_values_of_the_state_and_null_for_missing_ones() {
-        let side = |open_streams| {
+        let generation = |open_streams| {
             Some(v1::Generation {
                 open_streams,
                 outcomes: Some(v1::Outcomes {
@@ -234,8 +244,8 @@ mod tests {
             }),
             assigned_last_minute: Some(v1::Requests { old: 1, new: 1 }),
             assigned_last_five_seconds: Some(v1::Requests { old: 0, new: 2 }),
-            old: side(5),
-            new: side(6),
+            old: generation(5),
+            new: generation(6),
             recovered_requests: [("connect".to_owned(), 2), ("status".to_owned(), 3)].into(),
             ..Default::default()
         };

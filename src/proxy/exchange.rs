@@ -240,10 +240,10 @@ impl Exchange {
     /// Records an error that the server reported in its stream, with the status that it stands for.
     pub fn reported_error(&mut self, code: Option<u16>) {
         self.timeline.set_error(code);
-        let side = self.answering.as_str();
+        let generation = self.answering.as_str();
         self.because(match code {
-            Some(code) => format!("{side} reported an error in the stream (status {code})"),
-            None => format!("{side} reported an error in the stream"),
+            Some(code) => format!("{generation} reported an error in the stream (status {code})"),
+            None => format!("{generation} reported an error in the stream"),
         });
     }
 

@@ -32,7 +32,7 @@ pub use self::{
     handover::{ClientHandover, Handover, Intent, Retire},
     strategy::{ScaleStepSpec, StrategySpec},
     traffic::TrafficSpec,
-    workers::{FrontendsSpec, IN_PLACE_KINDS, SCALED_KINDS, SideSpec, WorkloadSpec},
+    workers::{FrontendsSpec, GenerationSpec, IN_PLACE_KINDS, SCALED_KINDS, WorkloadSpec},
 };
 use super::{rules as shared, spec::AnalysisSpec};
 
@@ -67,11 +67,11 @@ pub const ROLLOUT_KIND: &str = "DynamoRollout";
 #[schemars(extend("x-kubernetes-validations" = rules::spec()))]
 pub struct DynamoRolloutSpec {
     /// The workers of the old generation. Cannot be changed while the rollout is under way.
-    pub source: SideSpec,
+    pub source: GenerationSpec,
 
-    /// The workers of the new generation. Their objects must exist, with any number of replicas, including 0. If this is the same
-    /// object as `source`, it has the workers of both generations, and the rollout moves its `partition`.
-    pub target: SideSpec,
+    /// The workers of the new generation. Their objects must exist, with any number of replicas, including 0. If this is the
+    /// same object as `source`, it has the workers of both generations, and the rollout moves its `partition`.
+    pub target: GenerationSpec,
 
     /// The frontends of both generations.
     pub frontends: FrontendsSpec,
@@ -90,14 +90,15 @@ pub struct DynamoRolloutSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisSpec>,
 
-    /// The sizes of the new generation at which the rollout pauses for a while, in percent of its full size, in increasing order.
+    /// The sizes of the new generation at which the rollout pauses for a while, in percent of its full size, in increasing
+    /// order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-validations" = shared::steps()))]
     pub steps: Vec<ScaleStepSpec>,
 
-    /// What the rollout should do now. `Run` moves to the new generation. `Hold` changes neither sizes nor split, except to move
-    /// requests away from a generation that cannot serve. `Promote` moves to the new generation without analysis and steps.
-    /// `Abort` goes back to the old generation.
+    /// What the rollout should do now. `Run` moves to the new generation. `Hold` changes neither sizes nor split, except to
+    /// move requests away from a generation that cannot serve. `Promote` moves to the new generation without analysis and
+    /// steps. `Abort` goes back to the old generation.
     #[serde(default)]
     pub intent: Intent,
 

@@ -101,9 +101,9 @@ pub(super) fn moves() -> Json {
 fn distinguishes() -> String {
     const FIELDS: [&str; 4] = ["kind", "name", "revision", "selector"];
     let (old, new) = ("self.workers.old", "self.workers.new");
-    let says = |side: &str| {
-        let says = FIELDS.map(|field| format!("has({side}.{field})"));
-        format!("has({side}) && ({})", says.join(" || "))
+    let says = |generation: &str| {
+        let says = FIELDS.map(|field| format!("has({generation}.{field})"));
+        format!("has({generation}) && ({})", says.join(" || "))
     };
     let differ = FIELDS.map(|field| match field {
         "selector" => format!("has({old}.selector) || has({new}.selector)"),

@@ -223,11 +223,12 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
 
 /// Whether `workers` distinguishes the two generations. `replicas` alone does not.
 fn distinguishes_generations(workers: &WorkersSpec) -> bool {
-    fn of(side: &Option<WorkerSourceSpec>) -> Option<WorkerSourceSpec> {
+    fn of(generation: &Option<WorkerSourceSpec>) -> Option<WorkerSourceSpec> {
         let replicas = Default::default();
-        let meant = side
-            .clone()
-            .map(|side| WorkerSourceSpec { replicas, ..side });
+        let meant = generation.clone().map(|generation| WorkerSourceSpec {
+            replicas,
+            ..generation
+        });
         meant.filter(|meant| *meant != WorkerSourceSpec::default())
     }
     let (old, new) = (of(&workers.old), of(&workers.new));

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Capacity, Credit, Memory, Observation, Ratio, Role, Sides, Timestamp, UpdateSettings, Workers,
-    capacity,
+    Capacity, Credit, Memory, Observation, PerGeneration, Ratio, Role, Timestamp, UpdateSettings,
+    Workers, capacity,
     gate::{Gate, GateInput, RequiredModels, gate},
     proxies::ProxySummary,
     registered,
@@ -15,7 +15,7 @@ pub(super) struct Assessment<'a> {
     pub settings: &'a UpdateSettings,
     pub seen: &'a Observation,
     pub now: Timestamp,
-    pub capacity: Sides<Capacity>,
+    pub capacity: PerGeneration<Capacity>,
     /// Whether workers of old were ever found, or old has a component now, even one scaled to 0.
     pub old_was_found: bool,
     /// Whether new can serve.
@@ -62,9 +62,9 @@ impl<'a> Assessment<'a> {
         self.gate.obstacles.len() != before
     }
 
-    /// Whether each side can serve right now.
-    pub fn serves(&self) -> Sides<bool> {
-        Sides {
+    /// Whether each generation can serve right now.
+    pub fn serves(&self) -> PerGeneration<bool> {
+        PerGeneration {
             old: self.capacity.old.serves,
             new: self.gate.obstacles.is_empty(),
         }
@@ -72,7 +72,7 @@ impl<'a> Assessment<'a> {
 
     /// The capacity that can be credited. New's is 0 behind a closed gate, and reduced by the fraction of its frontends
     /// that fail.
-    pub fn usable(&self) -> Sides<Ratio> {
+    pub fn usable(&self) -> PerGeneration<Ratio> {
         let gate = &self.gate;
         let share_of_new = match gate.failing {
             0 => self.capacity.new.share,
@@ -84,7 +84,7 @@ impl<'a> Assessment<'a> {
                     .part(serving as u64, gate.queried as u64)
             }
         };
-        Sides {
+        PerGeneration {
             old: self.capacity.old.share,
             new: if self.serves().new {
                 share_of_new
@@ -112,13 +112,16 @@ impl<'a> Assessment<'a> {
         self.now >= self.ack_deadline
     }
 
-    /// Updates the `credit` of each side with the usable capacity, and returns which side lost capacity.
+    /// Updates the `credit` of each generation with the usable capacity, and returns which generation lost capacity.
     ///
     /// On the first assessment, old is credited with everything it has and new with what its current share implies, so
     /// that an update taken over half-way continues from there.
-    pub fn credit(&self, credit: Option<Sides<Credit>>) -> (Sides<Credit>, Sides<bool>) {
+    pub fn credit(
+        &self,
+        credit: Option<PerGeneration<Credit>>,
+    ) -> (PerGeneration<Credit>, PerGeneration<bool>) {
         let usable = self.usable();
-        let mut credit = credit.unwrap_or_else(|| Sides {
+        let mut credit = credit.unwrap_or_else(|| PerGeneration {
             old: Credit::of(usable.old),
             new: Credit::of(Ratio::implied(self.seen.split, usable.old).unwrap_or(usable.new)),
         });
@@ -126,7 +129,7 @@ impl<'a> Assessment<'a> {
             true => usable.new.min(credit.new.capacity),
             false => usable.new,
         };
-        let lost = Sides {
+        let lost = PerGeneration {
             old: credit.old.observe(usable.old, self.now),
             new: credit.new.observe(usable_new, self.now),
         };

@@ -1,4 +1,4 @@
-//! Computes the capacity of a side as a fraction of a whole generation: the minimum, over the roles it needs, of ready
+//! Computes the capacity of a generation as a fraction of a whole generation: the minimum, over the roles it needs, of ready
 //! workers ÷ full size.
 
 use std::{collections::BTreeMap, collections::BTreeSet, fmt};
@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, collections::BTreeSet, fmt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Ratio, Sides};
+use super::{PerGeneration, Ratio};
 
 /// The role of a worker.
 #[derive(
@@ -66,19 +66,19 @@ impl Workers {
     }
 }
 
-/// The capacity of a side.
+/// The capacity of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// The fraction of the whole source. It exceeds 1 for a larger side: an exact ratio loads every worker equally, and
-    /// capping it at 1 would overload the smaller side.
+    /// The fraction of the whole source. It exceeds 1 for a larger generation: an exact ratio loads every worker equally, and
+    /// capping it at 1 would overload the smaller generation.
     pub share: Ratio,
     /// Whether every role it needs has a ready worker. Can be true although `share` is 0, if a full size is unknown.
     pub serves: bool,
-    /// The roles it needs; empty only if nothing is known about either side.
+    /// The roles it needs; empty only if nothing is known about either generation.
     pub roles: BTreeMap<Role, RoleCapacity>,
 }
 
-/// One role within the capacity of a side.
+/// One role within the capacity of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoleCapacity {
     /// Ready workers.
@@ -113,15 +113,15 @@ impl Capacity {
     }
 }
 
-/// Computes the capacity of both sides.
+/// Computes the capacity of both generations.
 ///
 /// `accepted` is the source's size when the update was accepted. Sizes in `stated` take precedence, and those stated
 /// for old also apply to new.
 pub(super) fn of_both(
-    workers: &Sides<BTreeMap<Role, Workers>>,
+    workers: &PerGeneration<BTreeMap<Role, Workers>>,
     accepted: &BTreeMap<Role, u32>,
-    stated: &Sides<BTreeMap<Role, u32>>,
-) -> Sides<Capacity> {
+    stated: &PerGeneration<BTreeMap<Role, u32>>,
+) -> PerGeneration<Capacity> {
     let source = overlaid(accepted, &stated.old);
     let target = overlaid(&source, &stated.new);
     let old_roles = completed(source.keys().copied().chain(present(&workers.old)));
@@ -134,7 +134,7 @@ pub(super) fn of_both(
     } else {
         completed(own_roles.into_iter())
     };
-    Sides {
+    PerGeneration {
         old: counted(&old_roles, &workers.old, &source),
         new: counted(&new_roles, &workers.new, &target),
     }

@@ -1,7 +1,7 @@
 //! Damps capacity: losses count immediately, gains only after they have lasted.
 //!
-//! There is no other damping. It applies to the capacity of each side, not to the split, so that one side's loss never waits for
-//! the other side's gain.
+//! There is no other damping. It applies to the capacity of each generation, not to the split, so that one generation's loss
+//! never waits for the other generation's gain.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const MAX_FLAPS: u32 = 16;
 /// Maximum number of rises that are tracked. Beyond that, a new rise replaces the latest one.
 const MAX_RISES: usize = 16;
 
-/// The credit of a side.
+/// The credit of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credit {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt};
 
 use super::{Capacity, Frontend, Frontends, QueryResult, Role};
 
-/// What prevents a side from serving.
+/// What prevents a generation from serving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// Its frontend service has no ready endpoint.
@@ -77,19 +77,19 @@ pub enum RequiredModels<'a> {
 /// The inputs of [`gate`].
 #[derive(Clone, Copy, Debug)]
 pub struct GateInput<'a> {
-    /// The side's frontends.
+    /// The generation's frontends.
     pub frontends: &'a Frontends,
     /// The models that they must serve.
     pub wanted: RequiredModels<'a>,
-    /// The side's capacity.
+    /// The generation's capacity.
     pub capacity: &'a Capacity,
-    /// Whether the side has a share of the requests.
+    /// Whether the generation has a share of the requests.
     pub has_share: bool,
     /// The observations of the proxies.
     pub by_proxies: ByProxies,
 }
 
-/// The combined observations of all proxies of a side.
+/// The combined observations of all proxies of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByProxies {
     /// Whether no proxy responds. In that case, the controller itself may be disconnected, and a missing response proves nothing.
@@ -100,7 +100,7 @@ pub struct ByProxies {
     pub is_impaired: bool,
 }
 
-/// The result of [`gate()`]: whether a side can serve, and how many of its frontends do.
+/// The result of [`gate()`]: whether a generation can serve, and how many of its frontends do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
     /// What prevents it from serving; empty if it can serve.
@@ -111,8 +111,8 @@ pub struct Gate {
     pub failing: usize,
     /// Why one of them fails.
     pub cause: Option<Obstacle>,
-    /// Whether the side is only presumed to serve, because a frontend is in an unknown state or none is queried. In that case, it
-    /// keeps what it has but gains nothing.
+    /// Whether the generation is only presumed to serve, because a frontend is in an unknown state or none is queried. In that
+    /// case, it keeps what it has but gains nothing.
     pub is_presumed: bool,
 }
 
@@ -123,12 +123,13 @@ enum FrontendState {
     Unknown,
 }
 
-/// Checks whether a side can serve what is `wanted`, and what prevents it.
+/// Checks whether a generation can serve what is `wanted`, and what prevents it.
 ///
 /// A failing frontend reduces the capacity by its share; the gate closes only if all of them fail. A frontend in an unknown state
-/// does not count as failing: the side keeps its share until there is positive evidence against it. Whether a missing response
-/// counts as a failure depends on the proxies. If this side serves at least one of them, it counts only if another frontend
-/// responded and a proxy excludes an endpoint. Otherwise, it counts if another frontend or any proxy responded.
+/// does not count as failing: the generation keeps its share until there is positive evidence against it. Whether a missing
+/// response counts as a failure depends on the proxies. If this generation serves at least one of them, it counts only if
+/// another frontend responded and a proxy excludes an endpoint. Otherwise, it counts if another frontend or any proxy
+/// responded.
 #[must_use]
 pub fn gate(input: GateInput) -> Gate {
     let mut gate = Gate {
@@ -202,7 +203,7 @@ impl GateInput<'_> {
         }
     }
 
-    /// The obstacle of a side whose frontends are not all known.
+    /// The obstacle of a generation whose frontends are not all known.
     fn open(&self) -> Obstacle {
         match (self.frontends.error(), self.wanted) {
             (Some(error), _) => Obstacle::NoAnswer(error.to_owned()),
@@ -211,7 +212,7 @@ impl GateInput<'_> {
         }
     }
 
-    /// The obstacles of a side all of whose frontends fail.
+    /// The obstacles of a generation all of whose frontends fail.
     fn closed(&self) -> Vec<Obstacle> {
         let each = self.frontends.queried.iter();
         let responding = each.filter(|frontend| frontend.answer == QueryResult::Responded);
@@ -235,7 +236,7 @@ impl GateInput<'_> {
     }
 }
 
-/// The obstacles that arise from a side's workers.
+/// The obstacles that arise from a generation's workers.
 pub(super) fn without_workers(capacity: &Capacity) -> Vec<Obstacle> {
     if capacity.serves {
         Vec::new()

@@ -13,14 +13,14 @@ use crate::split::{Generation, Weights};
 
 /// A pair of values, one per generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Sides<T> {
+pub struct PerGeneration<T> {
     /// The value for the old generation.
     pub old: T,
     /// The value for the new generation.
     pub new: T,
 }
 
-impl<T> Sides<T> {
+impl<T> PerGeneration<T> {
     /// The value for `generation`.
     pub const fn of(&self, generation: Generation) -> &T {
         match generation {
@@ -54,7 +54,7 @@ pub struct UpdateSettings {
     pub cap_percent: Option<u8>,
     /// `drainOld`: send everything to new as soon as new can serve, even if old has workers.
     pub drain_old: bool,
-    /// `strict`: pause and cap apply even if a side cannot serve.
+    /// `strict`: pause and cap apply even if a generation cannot serve.
     pub strict: bool,
     /// `stableSeconds`: how long a capacity must last before it counts.
     pub stable: Duration,
@@ -63,7 +63,7 @@ pub struct UpdateSettings {
     /// `drainDeadlineSeconds`: how long streams may keep running on old once it drains.
     pub drain_deadline: Option<Duration>,
     /// `workers.{old,new}.replicas`: the full size of each role, if the user specifies it.
-    pub full_sizes: Sides<BTreeMap<Role, u32>>,
+    pub full_sizes: PerGeneration<BTreeMap<Role, u32>>,
     /// `models`: what new must serve. Defaults to everything that old serves.
     pub models: Option<BTreeSet<String>>,
     /// How long the proxies of old must have received no request that a client may depend on before old may be deleted.
@@ -95,7 +95,7 @@ impl UpdateSettings {
             stable: Duration::from_secs(5),
             ack_timeout: Duration::from_secs(30),
             drain_deadline: None,
-            full_sizes: Sides::default(),
+            full_sizes: PerGeneration::default(),
             models: None,
             quiet_period: Duration::from_secs(10),
             trial: String::new(),
@@ -125,16 +125,16 @@ pub struct Observation {
     pub old_draining: bool,
     /// The resource that controls the deployment instead of this one, if any.
     pub superseded_by: Option<String>,
-    /// The workers of each side by role. A role without a component has no entry.
-    pub workers: Sides<BTreeMap<Role, Workers>>,
-    /// The frontends of each side.
-    pub frontends: Sides<Frontends>,
+    /// The workers of each generation by role. A role without a component has no entry.
+    pub workers: PerGeneration<BTreeMap<Role, Workers>>,
+    /// The frontends of each generation.
+    pub frontends: PerGeneration<Frontends>,
     /// The proxies of old's frontends: all that are alive, ready or not.
     pub proxies: Vec<ObservedProxy>,
     /// Where client traffic is routed.
     pub clients: Clients,
-    /// What uses this update's old frontends as its new generation, as text for users: updates, including this one, and proxies
-    /// that follow an earlier plan. `None` if unknown.
+    /// What uses this update's old frontends as its new generation, as text for users: updates, including this one, and
+    /// proxies that follow an earlier plan. `None` if unknown.
     pub updates_to_old: Option<Vec<String>>,
     /// Whether this observation includes what leads to old from other namespaces, or nothing does.
     pub sees_elsewhere: bool,
@@ -146,7 +146,7 @@ pub struct Observation {
     pub trial_result: Option<TrialResult>,
 }
 
-/// The state of a side's frontends.
+/// The state of a generation's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontends {
     /// Number of ready endpoints of their Service.
@@ -315,8 +315,8 @@ pub struct ProxyState {
     pub old_drains: bool,
     /// Open requests of earlier plans that may still be sent to old. `None` if it does not report them.
     pub may_reach_old: Option<u64>,
-    /// Open streams through it, by the side that serves them.
-    pub open_streams: Sides<u64>,
+    /// Open streams through it, by the generation that serves them.
+    pub open_streams: PerGeneration<u64>,
     /// The time since its last request that a client may depend on. `None` if it does not report that.
     pub quiet_for: Option<Duration>,
     /// Streams on old that it still has to move to new.
@@ -327,7 +327,7 @@ pub struct ProxyState {
     pub new_is_impaired: bool,
 }
 
-/// The results of a proxy's requests to a side.
+/// The results of a proxy's requests to a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Experience {
     /// It has sent none recently.

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, Credit, Frontends, Observation, Phase, Registered, Role, Rule, Sides, Timestamp,
-    UpdateSettings, assessment::Assessment, ratio::stored_weights, trial::Trial,
+    Action, Credit, Frontends, Observation, PerGeneration, Phase, Registered, Role, Rule,
+    Timestamp, UpdateSettings, assessment::Assessment, ratio::stored_weights, trial::Trial,
 };
 use crate::split::Weights;
 
@@ -37,9 +37,9 @@ pub struct Memory {
     /// The Dynamo namespaces of the workers that the frontends of old last reported.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub namespaces: BTreeSet<String>,
-    /// The capacity of each side that counts. None before the first assessment.
+    /// The capacity of each generation that counts. None before the first assessment.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub credit: Option<Sides<Credit>>,
+    pub credit: Option<PerGeneration<Credit>>,
     /// The split that the controller last wrote or accepted.
     #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]

@@ -70,7 +70,7 @@ pub(super) fn why(context: &StatusContext) -> String {
             format!("the update {other} controls this deployment, so this one has no effect")
         }
         Rule::NeitherCanServe => format!(
-            "neither side can serve, so nothing changes; old: {}; new: {}",
+            "neither generation can serve, so nothing changes; old: {}; new: {}",
             listed(&without_workers(&capacity.old)),
             obstacles()
         ),
@@ -168,7 +168,7 @@ pub(super) fn share(weights: Weights) -> String {
     }
 }
 
-/// The ready workers of a side, as text.
+/// The ready workers of a generation, as text.
 fn ready(capacity: &Capacity) -> String {
     let of = |counts: &RoleCapacity, noun: &str| match counts.full {
         Some(full) => format!("{} of {}", counts.ready, counted(full.into(), noun)),

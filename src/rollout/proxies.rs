@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Experience, NoReport, ObservedProxy, Sides, gate::ByProxies};
+use super::{Experience, NoReport, ObservedProxy, PerGeneration, gate::ByProxies};
 
 /// Which proxies have applied the resource's last change and which lag, and their streams and requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct ProxySummary {
     /// Open requests of earlier plans that may still be sent to old. `None` if a proxy does not report them.
     pub may_reach_old: Option<u64>,
     /// Open streams. `None` if a proxy does not report them.
-    pub open: Option<Sides<u64>>,
+    pub open: Option<PerGeneration<u64>>,
     /// The time since the last client request to any of them. `None` if a proxy does not report that.
     pub quiet_for: Option<Duration>,
     /// Streams on old that they still have to move to new.
@@ -92,8 +92,8 @@ impl ProxySummary {
             open: proxies
                 .iter()
                 .map(|proxy| Some(proxy.state.as_ref().ok()?.open_streams))
-                .try_fold(Sides::default(), |sum: Sides<u64>, open| {
-                    open.map(|open| Sides {
+                .try_fold(PerGeneration::default(), |sum: PerGeneration<u64>, open| {
+                    open.map(|open| PerGeneration {
                         old: sum.old.saturating_add(open.old),
                         new: sum.new.saturating_add(open.new),
                     })

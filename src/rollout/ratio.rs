@@ -83,7 +83,7 @@ impl Ratio {
 
     /// The weights in the ratio of two capacities. `None` if both are 0.
     ///
-    /// Exact while each part in lowest terms is at most 10⁹, which 30,000 workers per side cannot exceed. Beyond that
+    /// Exact while each part in lowest terms is at most 10⁹, which 30,000 workers per generation cannot exceed. Beyond that
     /// it is rounded, but never to 0.
     #[must_use]
     pub fn weights(old: Self, new: Self) -> Option<Weights> {

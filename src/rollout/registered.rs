@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Frontends, QueryResult, Role, Sides, Workers};
+use super::{Frontends, PerGeneration, QueryResult, Role, Workers};
 
 /// The number of workers to which a frontend can send requests. `None` if it does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// The workers that the frontends of a side have registered. A frontend that has just started registers workers one by one,
-    /// so the highest count is used. `None` if one of them does not report a count.
+    /// The workers that the frontends of a generation have registered. A frontend that has just started registers workers one
+    /// by one, so the highest count is used. `None` if one of them does not report a count.
     pub(super) fn of(frontends: &Frontends) -> Self {
         let each = frontends.queried.iter();
         let responding = each.filter(|one| one.answer == QueryResult::Responded);
@@ -31,7 +31,7 @@ impl Registered {
         }
     }
 
-    /// The registered workers of `role`, where `workers` are all workers of that side.
+    /// The registered workers of `role`, where `workers` are all workers of that generation.
     fn count(self, role: Role, workers: &BTreeMap<Role, Workers>) -> Option<u32> {
         let is_one = !(workers.contains_key(&Role::Worker) && workers.contains_key(&Role::Decode));
         match role {
@@ -61,16 +61,16 @@ impl Registered {
     }
 }
 
-/// The workers of both sides, limited to registered ones if the frontends were found to count as the controller does.
+/// The workers of both generations, limited to registered ones if the frontends were found to count as the controller does.
 pub(super) fn known(
-    workers: &Sides<BTreeMap<Role, Workers>>,
-    frontends: &Sides<Frontends>,
+    workers: &PerGeneration<BTreeMap<Role, Workers>>,
+    frontends: &PerGeneration<Frontends>,
     is_counted_alike: bool,
-) -> Sides<BTreeMap<Role, Workers>> {
+) -> PerGeneration<BTreeMap<Role, Workers>> {
     if !is_counted_alike {
         return workers.clone();
     }
-    Sides {
+    PerGeneration {
         old: Registered::of(&frontends.old).limit(&workers.old),
         new: Registered::of(&frontends.new).limit(&workers.new),
     }

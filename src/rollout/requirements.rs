@@ -1,7 +1,7 @@
 //! Decides when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every item of their list was observed at this step.
 //! Unknown items count as missing.
 
-use super::{Memory, Phase, Sides, assessment::Assessment, proxies::ProxySummary};
+use super::{Memory, PerGeneration, Phase, assessment::Assessment, proxies::ProxySummary};
 use crate::split::Weights;
 
 /// One observation that is required before old may be removed.
@@ -23,8 +23,8 @@ pub enum DeletionRequirement {
     NewLeavesOldWorkers,
     /// At least one proxy of old's frontends answers.
     ProxySeen,
-    /// Every live frontend of old has a proxy that responds, has applied this generation of the resource, and therefore sends no
-    /// requests to old.
+    /// Every live frontend of old has a proxy that responds, has applied this generation of the resource, and therefore sends
+    /// no requests to old.
     NoNewRequestOnOld,
     /// None of these proxies uses old as a fallback.
     NoFallbackToOld,
@@ -182,7 +182,9 @@ impl RequirementInput<'_> {
                 let ways = seen.clients.bypasses.as_ref();
                 ways.is_some_and(Vec::is_empty)
             }
-            DeletionRequirement::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
+            DeletionRequirement::NoStreamThroughOldPods => {
+                proxies.open == Some(PerGeneration::default())
+            }
             DeletionRequirement::QuietPeriod => {
                 let least = self.assessment.settings.quiet_period;
                 proxies.quiet_for.is_some_and(|quiet| quiet >= least)

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Ratio, Sides, UpdateSettings};
+use super::{PerGeneration, Ratio, UpdateSettings};
 use crate::split::Weights;
 
 /// What decides the split.
@@ -12,7 +12,7 @@ use crate::split::Weights;
 pub enum Rule {
     /// Another resource takes precedence: this one changes nothing.
     Superseded,
-    /// Neither side can serve: nothing changes.
+    /// Neither generation can serve: nothing changes.
     NeitherCanServe,
     /// New cannot serve: all to old.
     NewCannotServe,
@@ -69,10 +69,10 @@ impl Rule {
 pub(super) struct RuleInput<'a> {
     pub settings: &'a UpdateSettings,
     pub superseded: bool,
-    /// Whether each side can serve right now.
-    pub serves: Sides<bool>,
+    /// Whether each generation can serve right now.
+    pub serves: PerGeneration<bool>,
     /// The credited capacity.
-    pub credit: Sides<Ratio>,
+    pub credit: PerGeneration<Ratio>,
     /// The current split.
     pub present: Weights,
     /// The split that a pause holds.
@@ -95,7 +95,7 @@ pub(super) struct Limit {
 pub(super) enum SplitMove {
     /// It stays.
     Stay,
-    /// Move immediately, away from a side that cannot serve.
+    /// Move immediately, away from a generation that cannot serve.
     Immediately(Weights),
     /// Move once the required waits are over.
     AfterWait(Weights),
@@ -105,7 +105,7 @@ pub(super) enum SplitMove {
 pub(super) fn decide(view: &RuleInput) -> (Rule, SplitMove) {
     let settings = view.settings;
     let strictly_paused = settings.strict && settings.paused;
-    // A side that recovers has no credit yet. Until it does, the other side keeps everything.
+    // A generation that recovers has no credit yet. Until it does, the other generation keeps everything.
     let old_is_out = view.credit.old.is_zero();
     match (view.serves.old, view.serves.new) {
         _ if view.superseded => (Rule::Superseded, SplitMove::Stay),
@@ -140,7 +140,7 @@ pub(super) fn decide(view: &RuleInput) -> (Rule, SplitMove) {
     }
 }
 
-/// Returns to the held split after an override, once the side that gains from it has credit again.
+/// Returns to the held split after an override, once the generation that gains from it has credit again.
 fn toward_held(view: &RuleInput) -> SplitMove {
     let held = at_most(view.held, view.settings.cap_percent);
     let gains_new = is_more(held, view.present);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{
     Action, Analysis, AtStep, Capacity, Condition, Credit, DeletionRequirement, DesiredSplit,
-    Event, Memory, Observation, Obstacle, Phase, Rule, Sides, Timestamp, UpdateSettings, Waiting,
+    Event, Memory, Observation, Obstacle, PerGeneration, Phase, Rule, Timestamp, UpdateSettings,
+    Waiting,
     assessment::Assessment,
     conditions, drain_estimate,
     end::Ending,
@@ -30,12 +31,12 @@ pub struct Decision {
     pub phase: Phase,
     /// The rule that decided.
     pub rule: Rule,
-    /// The observed capacity of each side. The credited capacity is in the memory.
-    pub capacity: Sides<Capacity>,
+    /// The observed capacity of each generation. The credited capacity is in the memory.
+    pub capacity: PerGeneration<Capacity>,
     /// What prevents new from serving; empty if it can serve.
     pub obstacles: Vec<Obstacle>,
     /// Open streams. `None` if a proxy does not answer.
-    pub open_streams: Option<Sides<u64>>,
+    pub open_streams: Option<PerGeneration<u64>>,
     /// Streams on old that wait to be moved to new, according to the proxies that respond.
     pub moving_streams: u64,
     /// The verdict of the analysis in force, if new is analysed or has failed.
@@ -84,7 +85,7 @@ pub fn step(
     let edited = memory.track_split(settings, seen);
     let (mut rule, mut aim) = rules::decide(&view(&assessment, &memory, &credit));
     if aim == SplitMove::Immediately(Weights::ALL_OLD) {
-        // Otherwise, if new recovers for a moment, it would take everything from an old side that serves but has no
+        // Otherwise, if new recovers for a moment, it would take everything from an old generation that serves but has no
         // credit yet.
         credit.old.put(assessment.usable().old);
         // With old's credit restored, another rule may apply.
@@ -185,12 +186,16 @@ fn set_split(seen: &Observation, rule: Rule, desired: DesiredSplit) -> Option<Ac
     (is_other || completes).then_some(Action::SetSplit(desired))
 }
 
-fn view<'a>(assessment: &Assessment<'a>, memory: &Memory, credit: &Sides<Credit>) -> RuleInput<'a> {
+fn view<'a>(
+    assessment: &Assessment<'a>,
+    memory: &Memory,
+    credit: &PerGeneration<Credit>,
+) -> RuleInput<'a> {
     RuleInput {
         settings: assessment.settings,
         superseded: assessment.seen.superseded_by.is_some(),
         serves: assessment.serves(),
-        credit: Sides {
+        credit: PerGeneration {
             old: credit.old.capacity,
             new: credit.new.capacity,
         },
@@ -207,7 +212,7 @@ fn next_split(
     memory: &Memory,
     aim: SplitMove,
     edited: bool,
-    lost: Sides<bool>,
+    lost: PerGeneration<bool>,
 ) -> Weights {
     let present = assessment.seen.split;
     let to = match aim {
@@ -219,8 +224,8 @@ fn next_split(
     let limit = memory.trial.limit(assessment.settings);
     let is_over_cap = at_most(present, assessment.settings.cap_percent) != present
         || limit.is_some_and(|limit| is_more(present, limit.most));
-    let other_side_lost = if gains_new { lost.old } else { lost.new };
-    let is_urgent = edited || other_side_lost || (is_over_cap && !gains_new);
+    let other_generation_lost = if gains_new { lost.old } else { lost.new };
+    let is_urgent = edited || other_generation_lost || (is_over_cap && !gains_new);
     if is_urgent || assessment.may_gain() {
         to
     } else {

@@ -74,7 +74,7 @@ fn proxy(name: &str) -> ObservedProxy {
             leaves_old: false,
             old_drains: false,
             may_reach_old: Some(0),
-            open_streams: Sides::default(),
+            open_streams: PerGeneration::default(),
             quiet_for: Some(seconds(3600)),
             moving: 0,
             new_serves: Experience::None,
@@ -118,11 +118,11 @@ impl Fixture {
                 split_is_incomplete: false,
                 old_draining: false,
                 superseded_by: None,
-                workers: Sides {
+                workers: PerGeneration {
                     old: workers(|desired| desired),
                     new: workers(|_| 0),
                 },
-                frontends: Sides {
+                frontends: PerGeneration {
                     old: frontends(),
                     new: frontends(),
                 },
@@ -142,12 +142,12 @@ impl Fixture {
         }
     }
 
-    /// Four workers per side that serve every role.
+    /// Four workers per generation that serve every role.
     fn of_four() -> Self {
         Self::of(&[(Role::Worker, 4)])
     }
 
-    /// Four workers per side, of which `old` and `new` are ready, after the split has settled.
+    /// Four workers per generation, of which `old` and `new` are ready, after the split has settled.
     fn settled(old: u32, new: u32) -> Self {
         let mut fixture = Self::of_four();
         fixture.settle();
@@ -174,8 +174,8 @@ impl Fixture {
     }
 
     fn count(&mut self, role: Role, old: Option<u32>, new: Option<u32>) -> &mut Self {
-        let sides = &mut self.seen.workers;
-        for (workers, ready) in [(&mut sides.old, old), (&mut sides.new, new)] {
+        let generations = &mut self.seen.workers;
+        for (workers, ready) in [(&mut generations.old, old), (&mut generations.new, new)] {
             if let Some(ready) = ready {
                 workers.entry(role).or_default().ready = ready;
             }
@@ -248,7 +248,7 @@ impl Fixture {
 
     fn open(&mut self, proxy: usize, old: u64, new: u64) -> &mut Self {
         let state = self.seen.proxies[proxy].state.as_mut();
-        state.expect("it answers").open_streams = Sides { old, new };
+        state.expect("it answers").open_streams = PerGeneration { old, new };
         self
     }
 

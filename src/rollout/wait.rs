@@ -25,7 +25,7 @@ pub struct Waiting {
 pub enum WaitFor {
     /// New becomes able to serve.
     Gate(Vec<Obstacle>),
-    /// Additional capacity of a side becomes stable.
+    /// Additional capacity of a generation becomes stable.
     Stability(Generation),
     /// These proxies apply the resource's last change.
     Proxies(Vec<String>),
@@ -47,7 +47,7 @@ impl fmt::Display for WaitFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gate(_) => f.write_str("new to become able to serve"),
-            Self::Stability(side) => write!(f, "the workers of {side} to stay ready"),
+            Self::Stability(generation) => write!(f, "the workers of {generation} to stay ready"),
             Self::Proxies(names) => {
                 let (proxies, listed) = (counted(names.len() as u64, "proxy"), listed(names));
                 write!(f, "{proxies} to apply the last change: {listed}")
@@ -101,13 +101,13 @@ pub(super) fn all(
         }
         _ => {}
     }
-    for (side, credit) in credits(memory) {
+    for (generation, credit) in credits(memory) {
         if let Some(rise) = credit.rises.first() {
             let until = rise
                 .since
                 .after(credit.patience(assessment.settings.stable));
             if until > assessment.now {
-                wait(WaitFor::Stability(side), rise.since, Some(until));
+                wait(WaitFor::Stability(generation), rise.since, Some(until));
             }
         }
     }
@@ -159,8 +159,9 @@ fn at_step(
 }
 
 fn credits(memory: &Memory) -> impl Iterator<Item = (Generation, &Credit)> {
-    let sides = memory.credit.iter();
-    sides.flat_map(|credit| Generation::ALL.map(|side| (side, credit.of(side))))
+    let generations = memory.credit.iter();
+    generations
+        .flat_map(|credit| Generation::ALL.map(|generation| (generation, credit.of(generation))))
 }
 
 /// The earliest time at which the decision may change without a new observation.

@@ -9,25 +9,31 @@ use crate::split::{Generation, Weights};
 pub enum ScalingAction {
     /// Write the split.
     Split(Weights),
-    /// Raise the sizes of a side.
-    Grow { side: Generation, sizes: Sizes },
+    /// Raise the sizes of a generation.
+    Grow {
+        generation: Generation,
+        sizes: Sizes,
+    },
     /// Mark these pods, and no others of the role, to be removed first.
     Mark {
-        side: Generation,
+        generation: Generation,
         role: Role,
         pods: Vec<String>,
     },
-    /// Lower the sizes of a side.
-    Shrink { side: Generation, sizes: Sizes },
-    /// Delete these pods of a side, which their owner replaces with pods of the other side.
+    /// Lower the sizes of a generation.
+    Shrink {
+        generation: Generation,
+        sizes: Sizes,
+    },
+    /// Delete these pods of a generation, which their owner replaces with pods of the other generation.
     Replace {
-        side: Generation,
+        generation: Generation,
         role: Role,
         pods: Vec<String>,
     },
     /// Save the selector of the clients' Service.
     SaveSelector,
-    /// Make the clients' Service select the frontends of this side.
+    /// Make the clients' Service select the frontends of this generation.
     Retarget(Generation),
     /// Retire the objects of old.
     Retire(Retire),

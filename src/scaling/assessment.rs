@@ -2,25 +2,25 @@
 
 use super::{
     Intent, OnFailure, RoleReplicas, RolloutSettings, Serves, Sizes, TrialVerdict, Wait,
-    observation::{RemovalOrder, RolloutObservation, Side},
+    observation::{GenerationObservation, RemovalOrder, RolloutObservation},
 };
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use crate::split::{Generation, Weights};
 
 /// The observation in units, and the direction of the rollout.
 pub(super) struct Assessment<'a> {
     pub settings: &'a RolloutSettings,
     pub seen: &'a RolloutObservation,
-    pub sides: Sides<Units>,
-    /// The desired units of each side, at the end or at the current step.
-    pub targets: Sides<u32>,
+    pub generations: PerGeneration<Units>,
+    /// The desired units of each generation, at the end or at the current step.
+    pub targets: PerGeneration<u32>,
     /// Whether the rollout must go back to old.
     pub goes_back: bool,
     /// Whether new failed and is being rolled back.
     pub new_is_bad: bool,
 }
 
-/// One side in units.
+/// One generation in units.
 #[derive(Clone, Debug)]
 pub(super) struct Units {
     /// Whole desired units.
@@ -31,11 +31,11 @@ pub(super) struct Units {
     pub occupied: u32,
     /// Ready units.
     pub ready: u32,
-    /// Ready units of a side that serves and is not known to be bad.
+    /// Ready units of a generation that serves and is not known to be bad.
     pub capacity: u32,
     /// Usable units that have warmed up.
     pub usable: u32,
-    /// Ready units that serve until they are replaced by those of the other side.
+    /// Ready units that serve until they are replaced by those of the other generation.
     pub leaving: u32,
     /// The desired sizes.
     pub sizes: Sizes,
@@ -50,8 +50,15 @@ impl<'a> Assessment<'a> {
             && seen.verdict == TrialVerdict::Fail;
         // With `Hold`, the owner decides whether to go back.
         let new_is_bad = is_failed && (rolls_back || !is_forward);
-        let unit = |side: Generation| units(settings, seen.sides.of(side), side, new_is_bad);
-        let sides = Sides {
+        let unit = |generation: Generation| {
+            units(
+                settings,
+                seen.generations.of(generation),
+                generation,
+                new_is_bad,
+            )
+        };
+        let generations = PerGeneration {
             old: unit(Generation::Old),
             new: unit(Generation::New),
         };
@@ -59,13 +66,13 @@ impl<'a> Assessment<'a> {
         let whole = settings.shape.units();
         let new = match goes_back {
             true => 0,
-            false => forward_target(settings, seen, &sides),
+            false => forward_target(settings, seen, &generations),
         };
         Self {
             settings,
             seen,
-            sides,
-            targets: Sides {
+            generations,
+            targets: PerGeneration {
                 old: whole - new,
                 new,
             },
@@ -74,9 +81,9 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// The units of `side`.
-    pub const fn units(&self, side: Generation) -> &Units {
-        self.sides.of(side)
+    /// The units of `generation`.
+    pub const fn units(&self, generation: Generation) -> &Units {
+        self.generations.of(generation)
     }
 
     /// The units that must stay ready.
@@ -86,36 +93,36 @@ impl<'a> Assessment<'a> {
 
     /// Whether the rollout has changed anything yet. New may already have workers: its owner decides how many it starts with.
     pub fn has_begun(&self) -> bool {
-        let both = self.seen.sides.old.roles.values();
-        let mut all = both.chain(self.seen.sides.new.roles.values());
+        let both = self.seen.generations.old.roles.values();
+        let mut all = both.chain(self.seen.generations.new.roles.values());
         all.any(|role| role.recorded.is_some() || role.ours)
             || !self.seen.traffic.split.is_all_old()
     }
 
-    /// Whether `side` can serve at all.
-    pub fn can_serve(&self, side: Generation) -> bool {
-        let units = self.units(side);
-        units.ready + units.leaving > 0 && self.seen.sides.of(side).serves != Serves::No
+    /// Whether `generation` can serve at all.
+    pub fn can_serve(&self, generation: Generation) -> bool {
+        let units = self.units(generation);
+        units.ready + units.leaving > 0 && self.seen.generations.of(generation).serves != Serves::No
     }
 
-    /// Whether `side` is known not to serve, or to be bad.
-    pub fn is_out(&self, side: Generation) -> bool {
-        let is_bad = self.new_is_bad && side == Generation::New;
-        is_bad || self.seen.sides.of(side).serves == Serves::No
+    /// Whether `generation` is known not to serve, or to be bad.
+    pub fn is_out(&self, generation: Generation) -> bool {
+        let is_bad = self.new_is_bad && generation == Generation::New;
+        is_bad || self.seen.generations.of(generation).serves == Serves::No
     }
 
-    /// The capacity of `side` if only this many of its units stay: the units that certainly remain ready.
-    pub fn capacity_after(&self, side: Generation, sizes: &Sizes) -> u32 {
-        let roles = &self.seen.sides.of(side).roles;
+    /// The capacity of `generation` if only this many of its units stay: the units that certainly remain ready.
+    pub fn capacity_after(&self, generation: Generation, sizes: &Sizes) -> u32 {
+        let roles = &self.seen.generations.of(generation).roles;
         let kept = roles.iter().map(|(role, workers)| {
             let size = sizes.get(role).copied().unwrap_or_default();
             (*role, ready_after(workers, size))
         });
-        let kept = self.settings.shape.whole(side, &kept.collect());
-        kept.min(self.units(side).capacity)
+        let kept = self.settings.shape.whole(generation, &kept.collect());
+        kept.min(self.units(generation).capacity)
     }
 
-    /// The side that gains.
+    /// The generation that gains.
     pub fn gaining(&self) -> Generation {
         let exceeds = self.units(Generation::New).begun > self.targets.new;
         match self.goes_back || exceeds {
@@ -124,11 +131,11 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// The units of `side` that may get requests: a loss counts immediately, a gain once it is warm. A unit that is no longer
-    /// requested may stay ready for a moment.
-    pub fn counted(&self, side: Generation) -> u32 {
-        let units = self.units(side);
-        let ready = match side == self.gaining() {
+    /// The units of `generation` that may get requests: a loss counts immediately, a gain once it is warm. A unit that is no
+    /// longer requested may stay ready for a moment.
+    pub fn counted(&self, generation: Generation) -> u32 {
+        let units = self.units(generation);
+        let ready = match generation == self.gaining() {
             true => units.usable,
             false => units.capacity,
         };
@@ -153,7 +160,12 @@ impl<'a> Assessment<'a> {
     }
 }
 
-fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool) -> Units {
+fn units(
+    settings: &RolloutSettings,
+    seen: &GenerationObservation,
+    generation: Generation,
+    is_bad: bool,
+) -> Units {
     let shape = &settings.shape;
     let of = |count: fn(&RoleReplicas) -> u32| -> Sizes {
         let roles = seen.roles.iter();
@@ -162,18 +174,18 @@ fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool
             .collect()
     };
     let desired = of(|workers| workers.desired);
-    let serves = seen.serves != Serves::No && !(is_bad && side == Generation::New);
+    let serves = seen.serves != Serves::No && !(is_bad && generation == Generation::New);
     let of_serving = |count: fn(&RoleReplicas) -> u32| match serves {
-        true => shape.whole(side, &of(count)),
+        true => shape.whole(generation, &of(count)),
         false => 0,
     };
     let leaving = seen.roles.values().flat_map(|workers| &workers.leaving);
     let leaving = leaving.filter(|pod| pod.ready).count() as u32;
     Units {
-        desired: shape.whole(side, &desired),
-        begun: shape.covering(side, &desired),
-        occupied: shape.covering(side, &of(RoleReplicas::occupied)),
-        ready: shape.whole(side, &of(|workers| workers.ready)),
+        desired: shape.whole(generation, &desired),
+        begun: shape.covering(generation, &desired),
+        occupied: shape.covering(generation, &of(RoleReplicas::occupied)),
+        ready: shape.whole(generation, &of(|workers| workers.ready)),
         capacity: of_serving(|workers| workers.ready),
         usable: of_serving(|workers| workers.warm.min(workers.ready)),
         leaving: if serves { leaving } else { 0 },
@@ -185,7 +197,7 @@ fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool
 fn forward_target(
     settings: &RolloutSettings,
     seen: &RolloutObservation,
-    sides: &Sides<Units>,
+    generations: &PerGeneration<Units>,
 ) -> u32 {
     let whole = settings.shape.units();
     let end = whole - settings.strategy.partition.min(whole);
@@ -194,10 +206,10 @@ fn forward_target(
     }
     // The first step that has not ended. A step has ended if the sizes exceed it, or have stayed at it for long enough.
     let steps = settings.strategy.steps.iter();
-    let (old, new) = (&sides.old, &sides.new);
+    let (old, new) = (&generations.old, &generations.new);
     // A pod of new that should be replaced still counts for new: pausing at an earlier step would replace it twice, and wait for
     // clients that it serves.
-    let roles = seen.sides.new.roles.values();
+    let roles = seen.generations.new.roles.values();
     let leaving: usize = roles.map(|workers| workers.leaving.len()).sum();
     let has = new.desired.saturating_add(leaving as u32);
     let is_over = |size: u32, hold| {

@@ -11,7 +11,7 @@ use super::{
     shrink::{Shrink, shrink, unobserved, verdict_wait},
     unfinished,
 };
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 use crate::split::{Generation, Weights};
 
 /// The next action, and the progress of the rollout.
@@ -24,11 +24,11 @@ pub struct ScalingDecision {
     /// The progress of the rollout.
     pub progress: Progress,
     /// Whole desired units.
-    pub desired: Sides<u32>,
+    pub desired: PerGeneration<u32>,
     /// Ready units.
-    pub ready: Sides<u32>,
-    /// The desired units of each side, at the end or at the current step.
-    pub targets: Sides<u32>,
+    pub ready: PerGeneration<u32>,
+    /// The desired units of each generation, at the end or at the current step.
+    pub targets: PerGeneration<u32>,
     /// The GPUs in use, including those of terminating pods.
     pub gpus: u64,
 }
@@ -42,9 +42,9 @@ pub fn decide(settings: &RolloutSettings, seen: &RolloutObservation) -> ScalingD
         Next::Act(action, waits) => (Some(action), waits),
         Next::Wait(waits) => (None, waits),
     };
-    let both = |of: fn(&super::assessment::Units) -> u32| Sides {
-        old: of(&assessment.sides.old),
-        new: of(&assessment.sides.new),
+    let both = |of: fn(&super::assessment::Units) -> u32| PerGeneration {
+        old: of(&assessment.generations.old),
+        new: of(&assessment.generations.new),
     };
     ScalingDecision {
         action,
@@ -126,14 +126,14 @@ fn scale(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
         return (on_its_way, Next::Act(ScalingAction::Split(split), waits));
     }
     match grow(assessment) {
-        Ok(Some((side, sizes))) => {
+        Ok(Some((generation, sizes))) => {
             return (
                 on_its_way,
-                Next::Act(ScalingAction::Grow { side, sizes }, waits),
+                Next::Act(ScalingAction::Grow { generation, sizes }, waits),
             );
         }
         Ok(None) => {}
-        // If a side has to shrink, that makes room.
+        // If a generation has to shrink, that makes room.
         Err(grown) => waits.extend(
             grown
                 .into_iter()
@@ -173,11 +173,11 @@ fn scale(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     }
 }
 
-/// Moves all requests away from a side that cannot serve, immediately and regardless of the intent.
+/// Moves all requests away from a generation that cannot serve, immediately and regardless of the intent.
 fn emergency(assessment: &Assessment) -> Option<Weights> {
     let split = assessment.seen.traffic.split;
     let (old, new) = (Generation::Old, Generation::New);
-    let is_known = assessment.seen.sides.new.serves == Serves::Yes;
+    let is_known = assessment.seen.generations.new.serves == Serves::Yes;
     if !assessment.can_serve(old) && assessment.can_serve(new) && is_known {
         return (!split.is_all_new()).then_some(Weights::ALL_NEW);
     }
@@ -185,8 +185,8 @@ fn emergency(assessment: &Assessment) -> Option<Weights> {
     (new_must_go && assessment.can_serve(old) && !split.is_all_old()).then_some(Weights::ALL_OLD)
 }
 
-/// The split, if it has to change: each side gets requests in proportion to its units; a side that is about to shrink, in
-/// proportion to the units that stay.
+/// The split, if it has to change: each generation gets requests in proportion to its units; a generation that is about to
+/// shrink, in proportion to the units that stay.
 fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> {
     let (old, new) = (Generation::Old, Generation::New);
     let split = match shrink {
@@ -195,21 +195,28 @@ fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> 
     }?;
     let is = assessment.seen.traffic.split;
     let gains = gives_new_less(is, split);
-    // A side that is not known to serve gains nothing.
+    // A generation that is not known to serve gains nothing.
     let gaining = match gains {
         true => new,
         false => old,
     };
-    let is_known = assessment.seen.sides.of(gaining).serves != Serves::Unknown;
+    let is_known = assessment.seen.generations.of(gaining).serves != Serves::Unknown;
     // A failed analysis also holds the split.
     let is_held = gains && assessment.gaining() == new && verdict_wait(assessment, true).is_some();
     (split != is && is_known && !is_held).then_some(split)
 }
 
-/// The split by the capacity of both sides. Pods that have to be replaced keep their requests until then, but get no more.
+/// The split by the capacity of both generations. Pods that have to be replaced keep their requests until then, but get no
+/// more.
 fn by_capacity(assessment: &Assessment) -> Option<Weights> {
-    let side = |side| (assessment.counted(side), assessment.units(side).leaving);
-    let ((old, old_leaving), (new, new_leaving)) = (side(Generation::Old), side(Generation::New));
+    let counted = |generation| {
+        (
+            assessment.counted(generation),
+            assessment.units(generation).leaving,
+        )
+    };
+    let ((old, old_leaving), (new, new_leaving)) =
+        (counted(Generation::Old), counted(Generation::New));
     let is = assessment.seen.traffic.split;
     let least = Weights::new(old + old_leaving, new).ok();
     let most = Weights::new(old, new + new_leaving).ok();
@@ -226,12 +233,12 @@ fn gives_new_less(one: Weights, other: Weights) -> bool {
         < u64::from(other.new_weight()) * u64::from(one.old())
 }
 
-/// The side to grow and its sizes.
+/// The generation to grow and its sizes.
 fn grow(assessment: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait>> {
     let first = assessment.gaining();
     let mut waits = Vec::new();
-    for side in [first, first.other()] {
-        let grown = match growth(assessment, side) {
+    for generation in [first, first.other()] {
+        let grown = match growth(assessment, generation) {
             None => continue,
             Some(Err(wait)) => {
                 waits.push(wait);
@@ -240,7 +247,7 @@ fn grow(assessment: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait
             Some(Ok(sizes)) => sizes,
         };
         let mut blocks = unobserved(assessment);
-        if side == Generation::New {
+        if generation == Generation::New {
             blocks.extend(verdict_wait(assessment, true));
             if assessment.has_begun()
                 && assessment.seen.unchanged_for < assessment.settings.strategy.step_interval
@@ -252,7 +259,7 @@ fn grow(assessment: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait
             }
         }
         if blocks.is_empty() {
-            return Ok(Some((side, grown)));
+            return Ok(Some((generation, grown)));
         }
         waits.extend(blocks);
     }
@@ -262,16 +269,18 @@ fn grow(assessment: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait
     }
 }
 
-/// The sides with fewer ready units than desired.
+/// The generations with fewer ready units than desired.
 fn unready(assessment: &Assessment) -> Vec<Wait> {
     let overdue = assessment.seen.unready_for >= assessment.settings.strategy.ready_timeout;
-    let sides = Generation::ALL.into_iter();
-    sides
-        .filter(|side| assessment.counted(*side) < assessment.units(*side).desired)
-        .map(|side| Wait::Ready {
-            side,
-            usable: assessment.counted(side),
-            desired: assessment.units(side).desired,
+    let generations = Generation::ALL.into_iter();
+    generations
+        .filter(|generation| {
+            assessment.counted(*generation) < assessment.units(*generation).desired
+        })
+        .map(|generation| Wait::Ready {
+            generation,
+            usable: assessment.counted(generation),
+            desired: assessment.units(generation).desired,
             overdue,
         })
         .collect()
@@ -279,7 +288,8 @@ fn unready(assessment: &Assessment) -> Vec<Wait> {
 
 /// Whether all existing pods stay.
 fn is_still(assessment: &Assessment) -> bool {
-    let sides = Generation::ALL.into_iter();
-    let mut roles = sides.flat_map(|side| assessment.seen.sides.of(side).roles.values());
+    let generations = Generation::ALL.into_iter();
+    let mut roles = generations
+        .flat_map(|generation| assessment.seen.generations.of(generation).roles.values());
     roles.all(|workers| workers.terminating == 0 && workers.present <= workers.desired)
 }

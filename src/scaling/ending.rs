@@ -16,7 +16,7 @@ pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
     if !has_moved || assessment.targets.old == 0 || clients.service != Some(Generation::New) {
         return None;
     }
-    Some(match assessment.seen.sides.old.frontends {
+    Some(match assessment.seen.generations.old.frontends {
         // Until then, the frontends of new serve the clients.
         0 => Next::Wait(vec![Wait::Frontend(Generation::Old)]),
         // After an undo, the proxies of old follow the split again, and may still send requests to their earlier targets.
@@ -27,21 +27,25 @@ pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
     })
 }
 
-/// The next step of the end, once both sides have their target sizes.
+/// The next step of the end, once both generations have their target sizes.
 pub(super) fn end(assessment: &Assessment) -> Option<(Option<Progress>, Next)> {
-    for side in Generation::ALL {
+    for generation in Generation::ALL {
         let target = assessment
             .settings
             .shape
-            .sizes(side, *assessment.targets.of(side));
-        if assessment.units(side).sizes != target {
+            .sizes(generation, *assessment.targets.of(generation));
+        if assessment.units(generation).sizes != target {
             return None;
         }
     }
-    let is_empty = |side: Generation| *assessment.targets.of(side) == 0;
-    let ends = |side: Generation| is_empty(side) && assessment.units(side).occupied > 0;
-    if let Some(side) = Generation::ALL.into_iter().find(|side| ends(*side)) {
-        return Some((None, Next::Wait(vec![Wait::Terminating(side)])));
+    let is_empty = |generation: Generation| *assessment.targets.of(generation) == 0;
+    let ends =
+        |generation: Generation| is_empty(generation) && assessment.units(generation).occupied > 0;
+    if let Some(generation) = Generation::ALL
+        .into_iter()
+        .find(|generation| ends(*generation))
+    {
+        return Some((None, Next::Wait(vec![Wait::Terminating(generation)])));
     }
     if assessment.goes_back {
         let waits = without_frontend(assessment, Generation::Old);
@@ -53,10 +57,10 @@ pub(super) fn end(assessment: &Assessment) -> Option<(Option<Progress>, Next)> {
     Some(hand_over(assessment))
 }
 
-/// Without a ready frontend, a side serves nothing, whatever its workers.
-fn without_frontend(assessment: &Assessment, side: Generation) -> Vec<Wait> {
-    match assessment.seen.sides.of(side).frontends {
-        0 => vec![Wait::Frontend(side)],
+/// Without a ready frontend, a generation serves nothing, whatever its workers.
+fn without_frontend(assessment: &Assessment, generation: Generation) -> Vec<Wait> {
+    match assessment.seen.generations.of(generation).frontends {
+        0 => vec![Wait::Frontend(generation)],
         _ => Vec::new(),
     }
 }
@@ -88,7 +92,7 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
             ClientHandover::Manual => wait(Wait::Clients),
             // Its owner has intentionally changed it since.
             ClientHandover::Automatic if clients.handed_over => wait(Wait::Clients),
-            ClientHandover::Automatic if assessment.seen.sides.new.frontends == 0 => {
+            ClientHandover::Automatic if assessment.seen.generations.new.frontends == 0 => {
                 wait(Wait::Frontend(Generation::New))
             }
             ClientHandover::Automatic if !clients.selector_saved => {

@@ -6,10 +6,10 @@ use super::{
     Intent, RolloutSettings, Sizes, TrialVerdict,
     assessment::Assessment,
     limits::{Usage, growth},
-    observation::{RolloutObservation, Side},
+    observation::{GenerationObservation, RolloutObservation},
     shrink::shrink,
 };
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 use crate::split::Generation;
 
 /// The sizes that a rollout goes through if every worker becomes ready and nothing else happens. `None` if the limits prevent it
@@ -18,7 +18,7 @@ use crate::split::Generation;
 pub fn feasible_path(
     settings: &RolloutSettings,
     seen: &RolloutObservation,
-) -> Option<Vec<Sides<Sizes>>> {
+) -> Option<Vec<PerGeneration<Sizes>>> {
     let mut settings = settings.clone();
     if settings.intent != Intent::Promote {
         settings.intent = Intent::Run;
@@ -29,41 +29,45 @@ pub fn feasible_path(
     seen.at_rest_for = Duration::MAX;
     let admitted = Usage::admitted(&settings, &seen);
     let mut path = Vec::new();
-    // Each size of each role is passed at most once on either side.
+    // Each size of each role is passed at most once in either generation.
     let most = 4 * settings.shape.units() as usize + 4;
     for _ in 0..=most {
-        ideal(&mut seen.sides.old);
-        ideal(&mut seen.sides.new);
+        ideal(&mut seen.generations.old);
+        ideal(&mut seen.generations.new);
         admitted.leave(&settings, &mut seen);
         let assessment = Assessment::of(&settings, &seen);
-        path.push(Sides {
-            old: assessment.sides.old.sizes.clone(),
-            new: assessment.sides.new.sizes.clone(),
+        path.push(PerGeneration {
+            old: assessment.generations.old.sizes.clone(),
+            new: assessment.generations.new.sizes.clone(),
         });
-        let is_there = |side: Generation| {
-            let (own, target) = (assessment.units(side), *assessment.targets.of(side));
-            own.desired >= target && assessment.settings.shape.sizes(side, target) == own.sizes
+        let is_there = |generation: Generation| {
+            let (own, target) = (
+                assessment.units(generation),
+                *assessment.targets.of(generation),
+            );
+            own.desired >= target
+                && assessment.settings.shape.sizes(generation, target) == own.sizes
         };
         if Generation::ALL.into_iter().all(is_there) {
             return Some(path);
         }
-        let grown = Generation::ALL.into_iter().rev().find_map(|side| {
-            let grown = growth(&assessment, side)?.ok()?;
-            Some((side, grown))
+        let grown = Generation::ALL.into_iter().rev().find_map(|generation| {
+            let grown = growth(&assessment, generation)?.ok()?;
+            Some((generation, grown))
         });
         let shrunk = || {
             let shrunk = shrink(&assessment)?.ok()?;
-            Some((shrunk.side, shrunk.sizes))
+            Some((shrunk.generation, shrunk.sizes))
         };
-        let (side, sizes) = grown.or_else(shrunk)?;
+        let (generation, sizes) = grown.or_else(shrunk)?;
         for (role, size) in sizes {
-            let mut resize = |side: Generation, size: u32| {
-                let roles = &mut seen.sides.of_mut(side).roles;
+            let mut resize = |generation: Generation, size: u32| {
+                let roles = &mut seen.generations.of_mut(generation).roles;
                 roles.entry(role).or_default().desired = size;
             };
-            resize(side, size);
+            resize(generation, size);
             if settings.in_place {
-                resize(side.other(), settings.shape.units() - size);
+                resize(generation.other(), settings.shape.units() - size);
             }
         }
     }
@@ -71,9 +75,9 @@ pub fn feasible_path(
 }
 
 /// Exactly the requested workers exist, and they are ready.
-fn ideal(side: &mut Side) {
-    side.serves = super::Serves::Yes;
-    for workers in side.roles.values_mut() {
+fn ideal(generation: &mut GenerationObservation) {
+    generation.serves = super::Serves::Yes;
+    for workers in generation.roles.values_mut() {
         workers.observed = true;
         workers.present = workers.desired;
         workers.ready = workers.desired;

@@ -1,4 +1,4 @@
-//! Limits how far a side may grow now: the surge, the GPU budget, and the quota, counting terminating pods.
+//! Limits how far a generation may grow now: the surge, the GPU budget, and the quota, counting terminating pods.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,23 @@ use super::{
 use crate::rollout::Role;
 use crate::split::Generation;
 
-/// The sizes to which `side` can grow now, or what it waits for. `None` if it has reached its target.
-pub(super) fn growth(assessment: &Assessment, side: Generation) -> Option<Result<Sizes, Wait>> {
-    let own = assessment.units(side);
-    let target = *assessment.targets.of(side);
+/// The sizes to which `generation` can grow now, or what it waits for. `None` if it has reached its target.
+pub(super) fn growth(
+    assessment: &Assessment,
+    generation: Generation,
+) -> Option<Result<Sizes, Wait>> {
+    let own = assessment.units(generation);
+    let target = *assessment.targets.of(generation);
     let shape = &assessment.settings.shape;
     let grown = |units: u32| -> Sizes {
-        let mut sizes = shape.sizes(side, units);
+        let mut sizes = shape.sizes(generation, units);
         for (role, desired) in &own.sizes {
             let size = sizes.entry(*role).or_default();
             *size = (*size).max(*desired);
         }
         sizes
     };
-    // In place, a side gains what the other one loses.
+    // In place, a generation gains what the other one loses.
     if target <= own.desired || assessment.settings.in_place {
         return None;
     }
@@ -34,7 +37,7 @@ pub(super) fn growth(assessment: &Assessment, side: Generation) -> Option<Result
         if sizes == own.sizes {
             break;
         }
-        match admits(assessment, side, &sizes) {
+        match admits(assessment, generation, &sizes) {
             Ok(()) => return Some(Ok(sizes)),
             Err(wait) => refused = Some(wait),
         }
@@ -43,11 +46,11 @@ pub(super) fn growth(assessment: &Assessment, side: Generation) -> Option<Result
     refused.map(Err)
 }
 
-/// Whether `side` may have these sizes.
-fn admits(assessment: &Assessment, side: Generation, sizes: &Sizes) -> Result<(), Wait> {
+/// Whether `generation` may have these sizes.
+fn admits(assessment: &Assessment, generation: Generation, sizes: &Sizes) -> Result<(), Wait> {
     let settings = assessment.settings;
     let shape = &settings.shape;
-    let roles = &assessment.seen.sides.of(side).roles;
+    let roles = &assessment.seen.generations.of(generation).roles;
     let occupied = |sizes: &Sizes| -> Sizes {
         let own = roles.iter().map(|(role, workers)| {
             let size = sizes.get(role).copied().unwrap_or_default();
@@ -58,15 +61,16 @@ fn admits(assessment: &Assessment, side: Generation, sizes: &Sizes) -> Result<()
     };
     let own = occupied(sizes);
     let limit = u64::from(shape.units()) + u64::from(settings.surge());
-    let other = assessment.units(side.other()).occupied;
-    let total = u64::from(shape.covering(side, &own)) + u64::from(other);
+    let other = assessment.units(generation.other()).occupied;
+    let total = u64::from(shape.covering(generation, &own)) + u64::from(other);
     if total > limit {
         return Err(Wait::Surge {
-            occupied: u64::from(assessment.units(side).occupied) + u64::from(other),
+            occupied: u64::from(assessment.units(generation).occupied) + u64::from(other),
             limit,
         });
     }
-    let more = gpus(settings.gpus.of(side), &own).saturating_sub(gpus_of(assessment, side));
+    let more =
+        gpus(settings.gpus.of(generation), &own).saturating_sub(gpus_of(assessment, generation));
     if let Some(budget) = settings.strategy.gpu_budget {
         let used = gpus_used(assessment);
         if more > 0 && used + more > budget.into() {
@@ -103,23 +107,25 @@ fn admits(assessment: &Assessment, side: Generation, sizes: &Sizes) -> Result<()
     Ok(())
 }
 
-fn gpus_of(assessment: &Assessment, side: Generation) -> u64 {
-    let occupied = occupied_now(&assessment.seen.sides.of(side).roles);
-    gpus(assessment.settings.gpus.of(side), &occupied)
+fn gpus_of(assessment: &Assessment, generation: Generation) -> u64 {
+    let occupied = occupied_now(&assessment.seen.generations.of(generation).roles);
+    gpus(assessment.settings.gpus.of(generation), &occupied)
 }
 
-/// The GPUs that both sides use or may use at any moment, including those of terminating pods.
+/// The GPUs that both generations use or may use at any moment, including those of terminating pods.
 pub(super) fn gpus_used(assessment: &Assessment) -> u64 {
-    let sides = Generation::ALL.into_iter();
-    let used = sides.map(|side| gpus_of(assessment, side)).sum();
+    let generations = Generation::ALL.into_iter();
+    let used = generations
+        .map(|generation| gpus_of(assessment, generation))
+        .sum();
     if !assessment.settings.in_place {
         return used;
     }
     // A replica ends before its replacement starts.
-    let whole = |side: Generation| {
+    let whole = |generation: Generation| {
         gpus(
-            assessment.settings.gpus.of(side),
-            assessment.settings.shape.full(side),
+            assessment.settings.gpus.of(generation),
+            assessment.settings.shape.full(generation),
         )
     };
     used.min(whole(Generation::Old).max(whole(Generation::New)))
@@ -161,14 +167,14 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// What both sides use.
+    /// What both generations use.
     fn of(settings: &RolloutSettings, seen: &RolloutObservation) -> Self {
         let mut used = Self::default();
-        for side in Generation::ALL {
-            let roles = &seen.sides.of(side).roles;
+        for generation in Generation::ALL {
+            let roles = &seen.generations.of(generation).roles;
             let occupied = occupied_now(roles);
             used.add(&Self {
-                gpus: gpus(settings.gpus.of(side), &occupied),
+                gpus: gpus(settings.gpus.of(generation), &occupied),
                 pods: pods(&occupied),
                 resources: resources(roles, &occupied),
             });
@@ -176,7 +182,7 @@ impl Usage {
         used
     }
 
-    /// What the quotas allow for both sides together. Unlike the remaining amount, it does not change with the sizes.
+    /// What the quotas allow for both generations together. Unlike the remaining amount, it does not change with the sizes.
     pub fn admitted(settings: &RolloutSettings, seen: &RolloutObservation) -> Self {
         let mut admitted = Self {
             gpus: seen.quota_left.map_or(0, u64::from),
@@ -187,7 +193,7 @@ impl Usage {
         admitted
     }
 
-    /// Sets the remaining amounts to what both sides, as observed in `seen`, do not use.
+    /// Sets the remaining amounts to what both generations, as observed in `seen`, do not use.
     pub fn leave(&self, settings: &RolloutSettings, seen: &mut RolloutObservation) {
         let used = Self::of(settings, seen);
         let left =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::UnfinishedWrite;
-use crate::rollout::{Role, Sides, TrialVerdict};
+use crate::rollout::{PerGeneration, Role, TrialVerdict};
 use crate::split::{Generation, Weights};
 
 /// An observation. A list that could not be read is not an empty list: in that case, there is no observation.
@@ -15,8 +15,8 @@ pub struct RolloutObservation {
     pub is_current: bool,
     /// What an earlier leader may have sent, as long as it may still arrive. The caller may list what was carried out since.
     pub unfinished: Vec<UnfinishedWrite>,
-    /// Both sides.
-    pub sides: Sides<Side>,
+    /// Both generations.
+    pub generations: PerGeneration<GenerationObservation>,
     /// The traffic.
     pub traffic: Traffic,
     /// The verdict on new. The caller remembers a failure.
@@ -41,9 +41,9 @@ pub struct RolloutObservation {
     pub retire_obstacle: Option<String>,
 }
 
-/// One side.
+/// One generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Side {
+pub struct GenerationObservation {
     /// The workers of each role.
     pub roles: BTreeMap<Role, RoleReplicas>,
     /// Whether it serves what is required.
@@ -52,11 +52,11 @@ pub struct Side {
     pub frontends: u32,
     /// An autoscaler or planner that also scales it, as text for users.
     pub scaler: Option<String>,
-    /// Why it cannot get more workers, as text for users: the object of both sides no longer creates its revision.
+    /// Why it cannot get more workers, as text for users: the object of both generations no longer creates its revision.
     pub lost: Option<String>,
 }
 
-/// Whether a side serves what is required of it.
+/// Whether a generation serves what is required of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Serves {
     /// Not known yet. It keeps what it has but gains nothing.
@@ -91,11 +91,12 @@ pub struct RoleReplicas {
     pub removes: RemovalOrder,
     /// What one replica consumes from the entries of a quota, in thousandths.
     pub resources: BTreeMap<String, u64>,
-    /// Pods that should belong to the other side, but that their owner does not replace by itself. They count as terminating.
+    /// Pods that should belong to the other generation, but that their owner does not replace by itself. They count as
+    /// terminating.
     pub leaving: Vec<PodToReplace>,
 }
 
-/// A pod that should belong to the other side. It serves until it is replaced.
+/// A pod that should belong to the other generation. It serves until it is replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodToReplace {
     pub name: String,
@@ -135,7 +136,7 @@ pub struct Traffic {
     /// How long all of them have applied this split.
     pub applied_for: Duration,
     /// Open streams. `None` if a proxy does not report them.
-    pub open: Option<Sides<u64>>,
+    pub open: Option<PerGeneration<u64>>,
     /// The 99th percentile of the stream durations. `None` if too few streams have ended.
     pub p99: Option<Duration>,
 }
@@ -145,7 +146,7 @@ pub struct Traffic {
 pub struct ClientRouting {
     /// Whether new has served everything, including the clients. From then on, only its owner changes the clients' Service.
     pub handed_over: bool,
-    /// The side that the clients' Service selects. `None` if it selects neither or both, or is unknown.
+    /// The generation that the clients' Service selects. `None` if it selects neither or both, or is unknown.
     pub service: Option<Generation>,
     /// Whether its previous selector has been saved.
     pub selector_saved: bool,

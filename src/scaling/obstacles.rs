@@ -10,24 +10,31 @@ use crate::split::Generation;
 
 /// Accepted roles that are missing.
 pub(super) fn missing(assessment: &Assessment) -> Vec<Wait> {
-    let sides = Generation::ALL.into_iter();
-    let roles = sides.flat_map(|side| {
-        let roles = assessment.settings.shape.full(side).keys();
-        roles.map(move |role| (side, *role))
+    let generations = Generation::ALL.into_iter();
+    let roles = generations.flat_map(|generation| {
+        let roles = assessment.settings.shape.full(generation).keys();
+        roles.map(move |role| (generation, *role))
     });
     roles
-        .filter(|(side, role)| !assessment.seen.sides.of(*side).roles.contains_key(role))
-        .map(|(side, role)| Wait::RoleMissing(side, role))
+        .filter(|(generation, role)| {
+            !assessment
+                .seen
+                .generations
+                .of(*generation)
+                .roles
+                .contains_key(role)
+        })
+        .map(|(generation, role)| Wait::RoleMissing(generation, role))
         .collect()
 }
 
 /// The sizes that another client has set since.
 pub(super) fn contested(assessment: &Assessment) -> Vec<Wait> {
     let mut waits = Vec::new();
-    for side in Generation::ALL {
-        let seen = assessment.seen.sides.of(side);
+    for generation in Generation::ALL {
+        let seen = assessment.seen.generations.of(generation);
         let scaler = seen.scaler.clone();
-        waits.extend(scaler.map(|scaler| Wait::Scaler(side, scaler)));
+        waits.extend(scaler.map(|scaler| Wait::Scaler(generation, scaler)));
         if assessment.seen.accepts_sizes {
             continue;
         }
@@ -35,13 +42,13 @@ pub(super) fn contested(assessment: &Assessment) -> Vec<Wait> {
             // Before the first write, old has the accepted size unless another one was specified, and new may have any size.
             let settings = assessment.settings;
             let expected = workers.recorded.or_else(|| {
-                let is_known = side == Generation::Old && !settings.given.contains(role);
-                let full = settings.shape.full(side);
+                let is_known = generation == Generation::Old && !settings.given.contains(role);
+                let full = settings.shape.full(generation);
                 full.get(role).copied().filter(|_| is_known)
             });
             if !workers.ours && expected.is_some_and(|expected| expected != workers.desired) {
                 waits.push(Wait::Contested {
-                    side,
+                    generation,
                     role: *role,
                     desired: workers.desired,
                     recorded: workers.recorded,
@@ -52,29 +59,33 @@ pub(super) fn contested(assessment: &Assessment) -> Vec<Wait> {
     waits
 }
 
-/// A side that needs more workers, but whose shared object no longer creates workers of its revision.
+/// A generation that needs more workers, but whose shared object no longer creates workers of its revision.
 pub(super) fn lost(assessment: &Assessment) -> Vec<Wait> {
-    let sides = Generation::ALL.into_iter();
-    let is_short =
-        |side: &Generation| assessment.units(*side).desired < *assessment.targets.of(*side);
-    let lost = sides
-        .filter(|side| is_short(side) || both(assessment) != assessment.settings.shape.units());
-    let lost = lost.filter_map(|side| assessment.seen.sides.of(side).lost.clone());
+    let generations = Generation::ALL.into_iter();
+    let is_short = |generation: &Generation| {
+        assessment.units(*generation).desired < *assessment.targets.of(*generation)
+    };
+    let lost = generations.filter(|generation| {
+        is_short(generation) || both(assessment) != assessment.settings.shape.units()
+    });
+    let lost =
+        lost.filter_map(|generation| assessment.seen.generations.of(generation).lost.clone());
     lost.map(Wait::Lost).collect()
 }
 
-/// Whether the object of both sides has a different number of replicas than accepted. The owner cannot accept that, because old
-/// and new together always have the full size.
+/// Whether the object of both generations has a different number of replicas than accepted. The owner cannot accept that,
+/// because old and new together always have the full size.
 pub(super) fn resized(assessment: &Assessment) -> Vec<Wait> {
     let (desired, full) = (both(assessment), assessment.settings.shape.units());
     let is_resized = assessment.settings.in_place && desired != full;
     Vec::from_iter(is_resized.then_some(Wait::Resized { desired, full }))
 }
 
-/// The desired sizes of both sides.
+/// The desired sizes of both generations.
 fn both(assessment: &Assessment) -> u32 {
-    let sides = Generation::ALL.into_iter();
-    let roles = sides.flat_map(|side| assessment.seen.sides.of(side).roles.values());
+    let generations = Generation::ALL.into_iter();
+    let roles = generations
+        .flat_map(|generation| assessment.seen.generations.of(generation).roles.values());
     roles.map(|workers| workers.desired).sum()
 }
 
@@ -112,11 +123,11 @@ pub(super) fn before_first_write(assessment: &Assessment) -> Vec<Wait> {
     }));
     let p99 = assessment.seen.traffic.p99;
     if !strategy.continuation && !strategy.allow_short_grace {
-        let mut roles = assessment.seen.sides.old.roles.values();
+        let mut roles = assessment.seen.generations.old.roles.values();
         let is_short = |grace| p99.is_some_and(|p99| grace < p99);
         let short = roles.find(|workers| workers.grace.is_some_and(is_short));
         waits.extend(short.map(|workers| Wait::Grace {
-            side: Generation::Old,
+            generation: Generation::Old,
             grace: workers.grace,
             p99,
         }));

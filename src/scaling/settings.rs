@@ -1,9 +1,9 @@
-//! The requested state: the shape of both sides, the strategy, and the intent of the owner. Contains no policy.
+//! The requested state: the shape of both generations, the strategy, and the intent of the owner. Contains no policy.
 
 use std::time::Duration;
 
 use super::{Amount, Handover, Intent, OnFailure, Shape};
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The settings of a rollout.
@@ -14,25 +14,25 @@ pub struct RolloutSettings {
     /// The roles of old whose full size the spec states, so that they may have a different size when the rollout begins.
     pub given: BTreeSet<Role>,
     /// The GPUs of one replica of each role.
-    pub gpus: Sides<BTreeMap<Role, u32>>,
+    pub gpus: PerGeneration<BTreeMap<Role, u32>>,
     /// How it proceeds.
     pub strategy: Strategy,
     /// What its owner wants now.
     pub intent: Intent,
-    /// Whether the spec already names a different new generation. In that case, this one is rolled back first, so that there are
-    /// never three.
+    /// Whether the spec already names a different new generation. In that case, this one is rolled back first, so that there
+    /// are never three.
     pub superseded: bool,
     /// What happens once new serves everything.
     pub handover: Handover,
-    /// Whether one object has the workers of both sides. Each replica belongs to one side, so shrinking a side grows the other
-    /// one.
+    /// Whether one object has the workers of both generations. Each replica belongs to one generation, so shrinking a
+    /// generation grows the other one.
     pub in_place: bool,
 }
 
 /// How a rollout proceeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strategy {
-    /// By how much both sides together may exceed the full size, including terminating pods.
+    /// By how much both generations together may exceed the full size, including terminating pods.
     pub max_surge: Amount,
     /// By how much ready capacity may fall below the full size. One unit always stays.
     pub max_unavailable: Amount,
@@ -40,13 +40,13 @@ pub struct Strategy {
     pub partition: u32,
     /// The sizes of new at which the rollout pauses, in ascending order.
     pub steps: Vec<ScaleStep>,
-    /// How many GPUs both sides may use, including those of terminating pods.
+    /// How many GPUs both generations may use, including those of terminating pods.
     pub gpu_budget: Option<u32>,
     /// The time after which a new worker that is not ready is reported.
     pub ready_timeout: Duration,
     /// The minimum time between two changes of size.
     pub step_interval: Duration,
-    /// How long a shrinking side may have more streams than its remaining workers can serve.
+    /// How long a shrinking generation may have more streams than its remaining workers can serve.
     pub drain_deadline: Option<Duration>,
     /// Whether new must pass the analysis before old shrinks.
     pub analysis: Option<OnFailure>,
@@ -109,7 +109,7 @@ pub struct ScaleStep {
 }
 
 impl RolloutSettings {
-    /// By how many units both sides together may exceed the full size.
+    /// By how many units both generations together may exceed the full size.
     #[must_use]
     pub fn surge(&self) -> u32 {
         self.strategy.max_surge.up(self.shape.units())
@@ -134,13 +134,13 @@ mod tests {
     fn limits(size: u32, max_surge: Amount, max_unavailable: Amount) -> (u32, u32) {
         let sizes: super::super::Sizes = [(Role::Worker, size)].into();
         let settings = RolloutSettings {
-            shape: Shape::of(Sides {
+            shape: Shape::of(PerGeneration {
                 old: sizes.clone(),
                 new: sizes,
             })
             .unwrap(),
             given: BTreeSet::new(),
-            gpus: Sides::default(),
+            gpus: PerGeneration::default(),
             strategy: Strategy {
                 max_surge,
                 max_unavailable,

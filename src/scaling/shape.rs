@@ -1,14 +1,14 @@
-//! The full size of both sides, and the units in which a rollout moves them.
+//! The full size of both generations, and the units in which a rollout moves them.
 
 use std::collections::BTreeMap;
 
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use crate::split::Generation;
 
 /// A number of replicas for each role.
 pub type Sizes = BTreeMap<Role, u32>;
 
-/// The full size of each side, which a rollout moves in a number of units.
+/// The full size of each generation, which a rollout moves in a number of units.
 ///
 /// There are as many units as the largest role has replicas. With `u` units, a role has its proportional share, rounded up:
 /// prefill 4 and decode 2 go through 1/1, 2/1, 3/2, 4/2. For two roles, this is the largest remainder method; with more roles, it
@@ -16,13 +16,13 @@ pub type Sizes = BTreeMap<Role, u32>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     units: u32,
-    full: Sides<Sizes>,
+    full: PerGeneration<Sizes>,
 }
 
 impl Shape {
-    /// The shape of two sides, or `None` if one of them has no role or a role of size 0.
+    /// The shape of two generations, or `None` if one of them has no role or a role of size 0.
     #[must_use]
-    pub fn of(full: Sides<Sizes>) -> Option<Self> {
+    pub fn of(full: PerGeneration<Sizes>) -> Option<Self> {
         let is_whole = |sizes: &Sizes| !sizes.is_empty() && sizes.values().all(|size| *size > 0);
         if !is_whole(&full.old) || !is_whole(&full.new) {
             return None;
@@ -32,45 +32,46 @@ impl Shape {
         Some(Self { units, full })
     }
 
-    /// The number of units of a whole side.
+    /// The number of units of a whole generation.
     #[must_use]
     pub const fn units(&self) -> u32 {
         self.units
     }
 
-    /// The full size of a side.
+    /// The full size of a generation.
     #[must_use]
-    pub const fn full(&self, side: Generation) -> &Sizes {
-        self.full.of(side)
+    pub const fn full(&self, generation: Generation) -> &Sizes {
+        self.full.of(generation)
     }
 
-    /// The sizes of the roles of `side` at this number of units.
+    /// The sizes of the roles of `generation` at this number of units.
     #[must_use]
-    pub fn sizes(&self, side: Generation, units: u32) -> Sizes {
+    pub fn sizes(&self, generation: Generation, units: u32) -> Sizes {
         let size = |full: u32| {
             let part = u64::from(units) * u64::from(full);
             part.div_ceil(u64::from(self.units)) as u32
         };
-        let roles = self.full(side).iter();
+        let roles = self.full(generation).iter();
         roles.map(|(role, full)| (*role, size(*full))).collect()
     }
 
-    /// The number of whole units in `sizes`: the highest number whose sizes they reach in every role. At most a whole side.
+    /// The number of whole units in `sizes`: the highest number whose sizes they reach in every role. At most a whole
+    /// generation.
     #[must_use]
-    pub fn whole(&self, side: Generation, sizes: &Sizes) -> u32 {
+    pub fn whole(&self, generation: Generation, sizes: &Sizes) -> u32 {
         let of = |role: &Role, full: u32| {
             let size = sizes.get(role).copied().unwrap_or_default();
             u64::from(size) * u64::from(self.units) / u64::from(full)
         };
-        let roles = self.full(side).iter();
+        let roles = self.full(generation).iter();
         let least = roles.map(|(role, full)| of(role, *full)).min();
         least.unwrap_or_default().min(u64::from(self.units)) as u32
     }
 
     /// The number of units that `sizes` occupy: the lowest number whose sizes reach them in every role. Can be more than a whole
-    /// side.
+    /// generation.
     #[must_use]
-    pub fn covering(&self, side: Generation, sizes: &Sizes) -> u32 {
+    pub fn covering(&self, generation: Generation, sizes: &Sizes) -> u32 {
         let of = |role: &Role, full: u32| {
             let size = u64::from(sizes.get(role).copied().unwrap_or_default());
             // The lowest number of units `u` with ⌈u · full ÷ units⌉ ≥ size.
@@ -79,7 +80,7 @@ impl Shape {
                 size => (size - 1) * u64::from(self.units) / u64::from(full) + 1,
             }
         };
-        let roles = self.full(side).iter();
+        let roles = self.full(generation).iter();
         let most = roles.map(|(role, full)| of(role, *full)).max();
         u32::try_from(most.unwrap_or_default()).unwrap_or(u32::MAX)
     }
@@ -91,7 +92,7 @@ mod tests {
 
     fn shape(old: &[(Role, u32)], new: &[(Role, u32)]) -> Shape {
         let sizes = |roles: &[(Role, u32)]| roles.iter().copied().collect();
-        Shape::of(Sides {
+        Shape::of(PerGeneration {
             old: sizes(old),
             new: sizes(new),
         })
@@ -118,15 +119,17 @@ mod tests {
             for decode in 1..=9 {
                 let old = [(Role::Prefill, prefill), (Role::Decode, decode)];
                 let shape = shape(&old, &[(Role::Worker, 5)]);
-                for side in Generation::ALL {
+                for generation in Generation::ALL {
                     for units in 0..=shape.units() {
-                        let sizes = shape.sizes(side, units);
-                        // Several numbers of units have the same sizes if the other side has more units.
-                        let (least, most) =
-                            (shape.covering(side, &sizes), shape.whole(side, &sizes));
+                        let sizes = shape.sizes(generation, units);
+                        // Several numbers of units have the same sizes if the other generation has more units.
+                        let (least, most) = (
+                            shape.covering(generation, &sizes),
+                            shape.whole(generation, &sizes),
+                        );
                         assert!(least <= units && units <= most, "{sizes:?}");
-                        assert_eq!(shape.sizes(side, least), sizes);
-                        assert_eq!(shape.sizes(side, most), sizes);
+                        assert_eq!(shape.sizes(generation, least), sizes);
+                        assert_eq!(shape.sizes(generation, most), sizes);
                     }
                 }
             }
@@ -152,7 +155,7 @@ mod tests {
         let one: Sizes = [(Role::Worker, 1)].into();
         for wrong in [Sizes::new(), [(Role::Worker, 0)].into()] {
             let (old, new) = (one.clone(), wrong);
-            assert_eq!(Shape::of(Sides { old, new }), None);
+            assert_eq!(Shape::of(PerGeneration { old, new }), None);
         }
     }
 }

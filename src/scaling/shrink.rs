@@ -1,4 +1,4 @@
-//! Decides whether a side can shrink, to which sizes, and what has to happen first.
+//! Decides whether a generation can shrink, to which sizes, and what has to happen first.
 
 use std::time::Duration;
 
@@ -11,70 +11,75 @@ use super::{
 use crate::rollout::Role;
 use crate::split::{Generation, Weights};
 
-/// A side that may shrink as far as capacity permits.
+/// A generation that may shrink as far as capacity permits.
 pub(super) struct Shrink {
-    pub side: Generation,
+    pub generation: Generation,
     pub sizes: Sizes,
     /// The units that stay.
     pub units: u32,
     /// The ready units that certainly stay. Can be more than `units` if several numbers of units have the same sizes.
     capacity: u32,
-    /// The split that gives the side no more than its remaining units can serve.
+    /// The split that gives the generation no more than its remaining units can serve.
     pub split: Option<Weights>,
-    /// How many of the pods that leave the side are replaced.
+    /// How many of the pods that leave the generation are replaced.
     replaces: u32,
 }
 
 /// The next reduction, if capacity permits one.
 pub(super) fn shrink(assessment: &Assessment) -> Option<Result<Shrink, Wait>> {
     let first = assessment.gaining().other();
-    let sides = [first, first.other()];
-    let mut surplus = sides.into_iter();
+    let generations = [first, first.other()];
+    let mut surplus = generations.into_iter();
     surplus
-        .find_map(|side| to(assessment, side, *assessment.targets.of(side)))
+        .find_map(|generation| to(assessment, generation, *assessment.targets.of(generation)))
         .or_else(|| {
-            { sides }
+            { generations }
                 .into_iter()
-                .find_map(|side| trim(assessment, side))
+                .find_map(|generation| trim(assessment, generation))
         })
 }
 
 /// Removes an incomplete unit that a crash has left, if there is no capacity to complete it.
-fn trim(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
-    let is_refused = matches!(growth(assessment, side), Some(Err(_)));
-    let whole = assessment.units(side).desired;
+fn trim(assessment: &Assessment, generation: Generation) -> Option<Result<Shrink, Wait>> {
+    let is_refused = matches!(growth(assessment, generation), Some(Err(_)));
+    let whole = assessment.units(generation).desired;
     if is_refused {
-        to(assessment, side, whole)
+        to(assessment, generation, whole)
     } else {
         None
     }
 }
 
-/// Shrinks `side` towards this number of units, as far as capacity permits.
-fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink, Wait>> {
-    let own = assessment.units(side);
-    let other = assessment.units(side.other()).usable;
-    if let Some(leave) = leave(assessment, side) {
+/// Shrinks `generation` towards this number of units, as far as capacity permits.
+fn to(
+    assessment: &Assessment,
+    generation: Generation,
+    target: u32,
+) -> Option<Result<Shrink, Wait>> {
+    let own = assessment.units(generation);
+    let other = assessment.units(generation.other()).usable;
+    if let Some(leave) = leave(assessment, generation) {
         return Some(leave);
     }
     if own.begun <= target {
         return None;
     }
     let needed = assessment.floor().min(own.capacity + other);
-    // Workers that are not ready may still become so, unless their side does not serve at all. Incomplete units make room, but
-    // the last one is removed only once the other side serves: before that, nothing shows that the last worker may be removed.
-    let least = match assessment.is_out(side) {
+    // Workers that are not ready may still become so, unless their generation does not serve at all. Incomplete units make
+    // room, but the last one is removed only once the other generation serves: before that, nothing shows that the last worker
+    // may be removed.
+    let least = match assessment.is_out(generation) {
         _ if own.desired == 0 && other == 0 => target.max(1),
         true => target,
         false => target.max(assessment.floor().saturating_sub(other).min(own.desired)),
     };
     let shape = &assessment.settings.shape;
     for units in least..own.begun {
-        let mut sizes = shape.sizes(side, units);
+        let mut sizes = shape.sizes(generation, units);
         for (role, size) in &mut sizes {
             *size = (*size).min(own.sizes.get(role).copied().unwrap_or_default());
         }
-        let stays = assessment.capacity_after(side, &sizes);
+        let stays = assessment.capacity_after(generation, &sizes);
         if stays + other < needed {
             continue;
         }
@@ -82,35 +87,35 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
             return None;
         }
         if units == 0 && other == 0 {
-            return Some(Err(Wait::NoOther(side)));
+            return Some(Err(Wait::NoOther(generation)));
         }
         return Some(Ok(Shrink {
-            side,
+            generation,
             sizes,
             units,
             capacity: stays,
-            split: weights(side, stays, other),
+            split: weights(generation, stays, other),
             replaces: 0,
         }));
     }
     None
 }
 
-/// The split in proportion to `own` units of `side` and `other` units of the other side.
-fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
-    let (old, new) = match side {
+/// The split in proportion to `own` units of `generation` and `other` units of the other generation.
+fn weights(generation: Generation, own: u32, other: u32) -> Option<Weights> {
+    let (old, new) = match generation {
         Generation::Old => (own, other),
         Generation::New => (other, own),
     };
     Weights::new(old, new).ok()
 }
 
-/// The pods that `side` loses because of its size. Each of them serves until it is replaced, so replacing them is treated like
-/// shrinking the side now: an owner may have accepted a size that another client set.
-fn leave(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
-    let own = assessment.units(side);
-    let other = assessment.units(side.other()).usable;
-    let roles = assessment.seen.sides.of(side).roles.values();
+/// The pods that `generation` loses because of its size. Each of them serves until it is replaced, so replacing them is
+/// treated like shrinking the generation now: an owner may have accepted a size that another client set.
+fn leave(assessment: &Assessment, generation: Generation) -> Option<Result<Shrink, Wait>> {
+    let own = assessment.units(generation);
+    let other = assessment.units(generation.other()).usable;
+    let roles = assessment.seen.generations.of(generation).roles.values();
     let all = roles.map(|workers| workers.leaving.len()).sum::<usize>() as u32;
     if all == 0 {
         return None;
@@ -125,38 +130,38 @@ fn leave(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wai
     };
     let serving = own.leaving.min(spare);
     if idle + serving == 0 {
-        return Some(Err(Wait::NoOther(side)));
+        return Some(Err(Wait::NoOther(generation)));
     }
     let stays = capacity - serving;
     Some(Ok(Shrink {
-        side,
+        generation,
         sizes: own.sizes.clone(),
         units: own.desired + all - idle - serving,
         capacity: stays,
-        split: weights(side, stays, other),
+        split: weights(generation, stays, other),
         replaces: idle + serving,
     }))
 }
 
 impl Shrink {
-    /// Whether the split in the resource gives the side no more than its remaining units can serve.
+    /// Whether the split in the resource gives the generation no more than its remaining units can serve.
     pub fn is_lowered(&self, assessment: &Assessment) -> bool {
         let Some(split) = self.split else {
             return true;
         };
-        let (own, other) = (self.side, self.side.other());
+        let (own, other) = (self.generation, self.generation.other());
         let is = assessment.seen.traffic.split;
         let part = |a: u32, b: u32| u64::from(a) * u64::from(b);
         part(is.of(own), split.of(other)) <= part(is.of(other), split.of(own))
     }
 
-    /// The preconditions for moving requests off the side.
+    /// The preconditions for moving requests off the generation.
     pub fn before_lowering(&self, assessment: &Assessment) -> Vec<Wait> {
         let (settings, seen) = (assessment.settings, assessment.seen);
         let mut waits = unobserved(assessment);
-        let is_forward = self.side == Generation::Old;
+        let is_forward = self.generation == Generation::Old;
         if is_forward {
-            if seen.sides.new.serves == Serves::Unknown {
+            if seen.generations.new.serves == Serves::Unknown {
                 waits.push(Wait::Serving(Generation::New));
             }
             waits.extend(verdict_wait(assessment, self.is_lowered(assessment)));
@@ -172,7 +177,7 @@ impl Shrink {
         waits
     }
 
-    /// The preconditions for shrinking the side, once requests have been moved.
+    /// The preconditions for shrinking the generation, once requests have been moved.
     pub fn before_shrinking(&self, assessment: &Assessment) -> Vec<Wait> {
         let traffic = &assessment.seen.traffic;
         let mut waits = Vec::new();
@@ -184,7 +189,7 @@ impl Shrink {
         if !is_over {
             waits.extend(self.streams(assessment));
         }
-        if self.side == Generation::Old && self.units == 0 {
+        if self.generation == Generation::Old && self.units == 0 {
             match assessment.seen.clients.last_worker {
                 LastWorker::Dispensable => {}
                 LastWorker::Streams if is_over => {}
@@ -196,24 +201,24 @@ impl Shrink {
 
     /// Whether the open streams fit the remaining units.
     fn streams(&self, assessment: &Assessment) -> Option<Wait> {
-        let side = self.side;
+        let generation = self.generation;
         // Without a loss of capacity, streams that fitted before still fit.
-        let before = assessment.units(side);
+        let before = assessment.units(generation);
         let loses = self.capacity < before.capacity + before.leaving;
         if self.units > 0 && (assessment.settings.strategy.continuation || !loses) {
             return None;
         }
         let Some(open) = assessment.seen.traffic.open else {
             return Some(Wait::Streams {
-                side,
+                generation,
                 open: None,
                 fit: 0,
             });
         };
-        let (own, other) = (*open.of(side), *open.of(side.other()));
+        let (own, other) = (*open.of(generation), *open.of(generation.other()));
         let (stays, rest) = (
             u64::from(self.units.max(self.capacity)),
-            u64::from(assessment.units(side.other()).usable),
+            u64::from(assessment.units(generation.other()).usable),
         );
         // Its share of all streams plus an eighth, because their lengths differ, plus one per unit, because there are no
         // fractions of streams.
@@ -221,7 +226,7 @@ impl Shrink {
         let part = total * u128::from(stays) * 9 / (8 * u128::from((stays + rest).max(1)));
         let fit = u64::try_from(part).unwrap_or(u64::MAX) + stays;
         (own > fit).then_some(Wait::Streams {
-            side,
+            generation,
             open: Some(own),
             fit,
         })
@@ -235,10 +240,13 @@ impl Shrink {
             return None;
         }
         // All streams have to end before the last unit is removed.
-        if traffic.open.is_some_and(|open| *open.of(self.side) == 0) {
+        if traffic
+            .open
+            .is_some_and(|open| *open.of(self.generation) == 0)
+        {
             return None;
         }
-        let roles = assessment.seen.sides.of(self.side).roles.iter();
+        let roles = assessment.seen.generations.of(self.generation).roles.iter();
         let shrinks = |role: &Role, workers: &RoleReplicas| {
             let size = self.sizes.get(role);
             let is_less = size.is_some_and(|size| *size < workers.desired);
@@ -255,7 +263,7 @@ impl Shrink {
             return Some(assessment.unapplied());
         }
         Some(Wait::Grace {
-            side: self.side,
+            generation: self.generation,
             grace: short.grace,
             p99: traffic.p99,
         })
@@ -263,13 +271,13 @@ impl Shrink {
 
     /// The next action: pods are marked first if the kind supports it.
     pub fn action(self, assessment: &Assessment) -> ScalingAction {
-        for (role, workers) in &assessment.seen.sides.of(self.side).roles {
+        for (role, workers) in &assessment.seen.generations.of(self.generation).roles {
             if !workers.leaving.is_empty() {
                 let mut leaving: Vec<_> = workers.leaving.iter().collect();
                 leaving.sort_by_key(|pod| pod.ready);
                 let leaving = leaving.into_iter().take(self.replaces as usize);
                 return ScalingAction::Replace {
-                    side: self.side,
+                    generation: self.generation,
                     role: *role,
                     pods: leaving.map(|pod| pod.name.clone()).collect(),
                 };
@@ -279,14 +287,14 @@ impl Shrink {
                 && let Some(pods) = to_mark(pods, size)
             {
                 return ScalingAction::Mark {
-                    side: self.side,
+                    generation: self.generation,
                     role: *role,
                     pods,
                 };
             }
         }
         ScalingAction::Shrink {
-            side: self.side,
+            generation: self.generation,
             sizes: self.sizes,
         }
     }
@@ -323,14 +331,14 @@ pub(super) fn verdict_wait(assessment: &Assessment, is_lowered: bool) -> Option<
 
 /// The roles whose status reflects an earlier size.
 pub(super) fn unobserved(assessment: &Assessment) -> Vec<Wait> {
-    let sides = Generation::ALL.into_iter();
-    let roles = sides.flat_map(|side| {
-        let roles = assessment.seen.sides.of(side).roles.iter();
-        roles.map(move |(role, workers)| (side, *role, workers.observed))
+    let generations = Generation::ALL.into_iter();
+    let roles = generations.flat_map(|generation| {
+        let roles = assessment.seen.generations.of(generation).roles.iter();
+        roles.map(move |(role, workers)| (generation, *role, workers.observed))
     });
     roles
         .filter(|(.., observed)| !observed)
-        .map(|(side, role, _)| Wait::Unobserved(side, role))
+        .map(|(generation, role, _)| Wait::Unobserved(generation, role))
         .collect()
 }
 

@@ -10,8 +10,11 @@ use crate::split::Generation;
 /// A write that an earlier leader may have sent, and that may still arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnfinishedWrite {
-    /// These sizes of a side.
-    Resize { side: Generation, sizes: Sizes },
+    /// These sizes of a generation.
+    Resize {
+        generation: Generation,
+        sizes: Sizes,
+    },
     /// Retiring the objects of old.
     Retire,
 }
@@ -20,8 +23,8 @@ impl UnfinishedWrite {
     /// Whether the objects show its result. Then nothing of it can arrive any more.
     fn is_carried_out(&self, seen: &RolloutObservation) -> bool {
         match self {
-            Self::Resize { side, sizes } => {
-                let roles = &seen.sides.of(*side).roles;
+            Self::Resize { generation, sizes } => {
+                let roles = &seen.generations.of(*generation).roles;
                 sizes.iter().all(|(role, size)| {
                     let workers = roles.get(role);
                     workers.is_none_or(|workers| workers.desired == *size)
@@ -47,16 +50,16 @@ impl UnfinishedWrite {
             // It changes no size.
             (_, ScalingAction::Mark { .. }) => true,
             (
-                Self::Resize { side, sizes },
+                Self::Resize { generation, sizes },
                 ScalingAction::Grow {
-                    side: of,
+                    generation: of,
                     sizes: to,
                 }
                 | ScalingAction::Shrink {
-                    side: of,
+                    generation: of,
                     sizes: to,
                 },
-            ) => (side, sizes) == (of, to),
+            ) => (generation, sizes) == (of, to),
             (Self::Retire, ScalingAction::Retire(_)) => true,
             _ => false,
         }

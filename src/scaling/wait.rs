@@ -22,22 +22,22 @@ pub enum Wait {
     Hold,
     /// Another client has set the size of a role.
     Contested {
-        side: Generation,
+        generation: Generation,
         role: Role,
         desired: u32,
         recorded: Option<u32>,
     },
-    /// The object of both sides has a different number of replicas than accepted.
+    /// The object of both generations has a different number of replicas than accepted.
     Resized { desired: u32, full: u32 },
-    /// The object of both sides no longer creates workers of one of them, for this reason.
+    /// The object of both generations no longer creates workers of one of them, for this reason.
     Lost(String),
-    /// Something else scales a side.
+    /// Something else scales a generation.
     Scaler(Generation, String),
     /// The limits do not let the rollout reach its end.
     Infeasible,
     /// The limits do not let one object replace any of its workers.
     InPlace,
-    /// Both sides use as much room as the surge allows.
+    /// Both generations use as much room as the surge allows.
     Surge { occupied: u64, limit: u64 },
     /// More GPUs than the budget has left.
     Budget { used: u64, more: u64, budget: u32 },
@@ -49,13 +49,13 @@ pub enum Wait {
     ResourceQuota { entry: String, more: u64, left: u64 },
     /// Workers become ready and warm.
     Ready {
-        side: Generation,
+        generation: Generation,
         usable: u32,
         desired: u32,
         /// Whether that takes longer than `readyTimeoutSeconds`.
         overdue: bool,
     },
-    /// It is unknown whether a side serves.
+    /// It is unknown whether a generation serves.
     Serving(Generation),
     /// New has not passed the analysis yet.
     Verdict,
@@ -67,25 +67,25 @@ pub enum Wait {
     Step(u32),
     /// The proxies must apply the split: `applied` of `all` have.
     Proxies { applied: usize, all: usize },
-    /// Streams on a side end, until its remaining units can serve them. `None` if a proxy does not report their number.
+    /// Streams on a generation end, until its remaining units can serve them. `None` if a proxy does not report their number.
     Streams {
-        side: Generation,
+        generation: Generation,
         open: Option<u64>,
         fit: u64,
     },
     /// Workers get less time to terminate than their streams need. `None` if the duration of streams is unknown.
     Grace {
-        side: Generation,
+        generation: Generation,
         grace: Option<Duration>,
         p99: Option<Duration>,
     },
-    /// The last unit of a side is the only remaining capacity.
+    /// The last unit of a generation is the only remaining capacity.
     NoOther(Generation),
     /// The last worker of old is still needed.
     LastWorker,
     /// Clients connect directly to the frontends of new.
     DirectClients,
-    /// A ready frontend of a side.
+    /// A ready frontend of a generation.
     Frontend(Generation),
     /// A user routes clients to the frontends of new.
     Clients,
@@ -115,24 +115,24 @@ impl Wait {
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RoleMissing(side, role) => {
-                write!(f, "{} of {side} that can be scaled: none found", role.workers())
+            Self::RoleMissing(generation, role) => {
+                write!(f, "{} of {generation} that can be scaled: none found", role.workers())
             }
             Self::NotCurrent => f.write_str("the watch to catch up with the last write"),
             Self::EarlierLeader => f.write_str(
                 "a write of an earlier leader to arrive, or a minute to pass",
             ),
-            Self::Unobserved(side, role) => {
-                write!(f, "the status of {side}'s {} to reflect their size", role.workers())
+            Self::Unobserved(generation, role) => {
+                write!(f, "the status of {generation}'s {} to reflect their size", role.workers())
             }
             Self::Hold => f.write_str("`intent: Hold` to be lifted"),
             Self::Contested {
-                side,
+                generation,
                 role,
                 desired,
                 recorded,
             } => {
-                write!(f, "another client to stop scaling: it scaled {side}'s {}", role.workers())?;
+                write!(f, "another client to stop scaling: it scaled {generation}'s {}", role.workers())?;
                 if let Some(recorded) = recorded {
                     write!(f, " from {recorded}")?;
                 }
@@ -143,7 +143,7 @@ impl fmt::Display for Wait {
                 "the number of replicas to be {full} again, as accepted: another client has set {desired}"
             ),
             Self::Lost(why) => write!(f, "a decision: {why}"),
-            Self::Scaler(side, what) => write!(f, "{what} to be removed: it scales {side}"),
+            Self::Scaler(generation, what) => write!(f, "{what} to be removed: it scales {generation}"),
             Self::Infeasible => f.write_str(
                 "room for the next step: raise maxSurge, maxUnavailable, or gpuBudget",
             ),
@@ -185,20 +185,20 @@ impl fmt::Display for Wait {
                 write!(f, "{more} more of {entry}: the quota of the namespace has {left} left")
             }
             Self::Ready {
-                side,
+                generation,
                 usable,
                 desired,
                 overdue,
             } => {
                 write!(
                     f,
-                    "{side} to be ready: {usable} of {} {} ready",
+                    "{generation} to be ready: {usable} of {} {} ready",
                     counted((*desired).into(), "unit"),
                     are((*desired).into())
                 )?;
                 f.write_str(if *overdue { " (timed out)" } else { "" })
             }
-            Self::Serving(side) => write!(f, "{side} to serve requests"),
+            Self::Serving(generation) => write!(f, "{generation} to serve requests"),
             Self::Verdict => f.write_str("the analysis of new to pass"),
             Self::Failed => f.write_str("a decision: new has failed the analysis"),
             Self::Interval => f.write_str("`stepIntervalSeconds` to elapse"),
@@ -213,29 +213,29 @@ impl fmt::Display for Wait {
                 write!(f, "the proxies to apply the split: {applied} of {all} have applied it")
             }
             Self::Streams {
-                side,
+                generation,
                 open: Some(open),
                 fit,
             } => {
                 let (open, fit) = (thousands(*open), thousands(*fit));
-                write!(f, "streams on {side} to end: {open} open, at most {fit} allowed")
+                write!(f, "streams on {generation} to end: {open} open, at most {fit} allowed")
             }
-            Self::Streams { side, .. } => write!(
+            Self::Streams { generation, .. } => write!(
                 f,
-                "streams on {side} to end: their number is unknown because a proxy does not respond"
+                "streams on {generation} to end: their number is unknown because a proxy does not respond"
             ),
-            Self::Grace { side, grace, p99 } => grace_text(f, *side, *grace, *p99),
-            Self::NoOther(side) => write!(f, "{} to serve before {side} is removed", side.other()),
+            Self::Grace { generation, grace, p99 } => grace_text(f, *generation, *grace, *p99),
+            Self::NoOther(generation) => write!(f, "{} to serve before {generation} is removed", generation.other()),
             Self::LastWorker => f.write_str("the last worker of old to be no longer needed"),
             Self::DirectClients => f.write_str("clients that connect directly to the frontends of new to disconnect"),
-            Self::Frontend(side) => write!(f, "a ready frontend of {side}"),
+            Self::Frontend(generation) => write!(f, "a ready frontend of {generation}"),
             Self::Clients => f.write_str("clients to be routed to the frontends of new"),
             Self::Unsafe => f.write_str("old to be safe to delete"),
             Self::CannotRetire(why) => write!(
                 f,
                 "the frontends of old to be retired: {why}; set frontends.source to their Deployment, or set handover.retire to Keep and retire them yourself"
             ),
-            Self::Terminating(side) => write!(f, "the pods of {side} to terminate"),
+            Self::Terminating(generation) => write!(f, "the pods of {generation} to terminate"),
         }
     }
 }
@@ -256,18 +256,21 @@ fn quantity(entry: &str, thousandths: u64) -> String {
 
 fn grace_text(
     f: &mut fmt::Formatter<'_>,
-    side: Generation,
+    generation: Generation,
     grace: Option<Duration>,
     p99: Option<Duration>,
 ) -> fmt::Result {
     match (grace, p99) {
         (Some(grace), Some(p99)) => write!(
             f,
-            "a longer terminationGracePeriodSeconds of {side}: it is {} s, but 1% of streams last {} s or longer",
+            "a longer terminationGracePeriodSeconds of {generation}: it is {} s, but 1% of streams last {} s or longer",
             thousands(grace.as_secs()),
             thousands(p99.as_secs())
         ),
-        (None, _) => write!(f, "the terminationGracePeriodSeconds of {side} to be known"),
-        (_, None) => write!(f, "the duration of streams on {side} to be known"),
+        (None, _) => write!(
+            f,
+            "the terminationGracePeriodSeconds of {generation} to be known"
+        ),
+        (_, None) => write!(f, "the duration of streams on {generation} to be known"),
     }
 }

@@ -7,7 +7,7 @@ use super::{
     pods::{Ending, Pod},
     traffic::Arrivals,
 };
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use crate::scaling::{ScalingAction, Sizes};
 use crate::split::{Generation, Weights};
 
@@ -41,7 +41,7 @@ pub(super) struct Counts {
 pub(super) struct Cluster<'a> {
     pub scenario: &'a Scenario,
     pub now: u64,
-    pub sides: Sides<BTreeMap<Role, Workload>>,
+    pub generations: PerGeneration<BTreeMap<Role, Workload>>,
     pub split: Weights,
     /// The split that the proxies have applied.
     pub applied: Weights,
@@ -52,13 +52,13 @@ pub(super) struct Cluster<'a> {
     pub changed_at: u64,
     pub unready_since: u64,
     pub rest_since: u64,
-    /// Streams that came through the frontends of each side.
-    pub through: Sides<u64>,
+    /// Streams that came through the frontends of each generation.
+    pub through: PerGeneration<u64>,
     /// When the frontends of old last had a client.
     pub came_to_old_at: u64,
     pub arrivals: Arrivals,
     pub counts: Counts,
-    /// The side whose streams a step waits for.
+    /// The generation whose streams a step waits for.
     pub draining: Option<Generation>,
     /// The GPU-seconds that were used.
     pub gpu_seconds: u64,
@@ -69,14 +69,14 @@ pub(super) struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// The initial state: old is complete and ready, new has no workers, and the average number of streams is open.
     pub fn of(scenario: &'a Scenario) -> Self {
-        let empty = |side: Generation| {
-            let roles = scenario.settings.shape.full(side).keys();
+        let empty = |generation: Generation| {
+            let roles = scenario.settings.shape.full(generation).keys();
             roles.map(|role| (*role, Workload::default())).collect()
         };
         let mut cluster = Self {
             scenario,
             now: 0,
-            sides: Sides {
+            generations: PerGeneration {
                 old: empty(Generation::Old),
                 new: empty(Generation::New),
             },
@@ -89,7 +89,7 @@ impl<'a> Cluster<'a> {
             changed_at: 0,
             unready_since: 0,
             rest_since: 0,
-            through: Sides::default(),
+            through: PerGeneration::default(),
             came_to_old_at: 0,
             arrivals: Arrivals::new(scenario.rate, scenario.stream_p99.as_secs_f64()),
             counts: Counts::default(),
@@ -105,10 +105,10 @@ impl<'a> Cluster<'a> {
                 pods,
                 ..Workload::default()
             };
-            cluster.sides.old.insert(*role, workload);
+            cluster.generations.old.insert(*role, workload);
         }
         cluster.scale(Generation::New, &scenario.begun);
-        for workload in cluster.sides.new.values_mut() {
+        for workload in cluster.generations.new.values_mut() {
             workload.ours = false;
         }
         cluster.fill();
@@ -146,19 +146,22 @@ impl<'a> Cluster<'a> {
     }
 
     fn workloads(&self) -> impl Iterator<Item = &Workload> {
-        self.sides.old.values().chain(self.sides.new.values())
+        self.generations
+            .old
+            .values()
+            .chain(self.generations.new.values())
     }
 
     /// The GPUs of all pods, including terminating ones.
     pub fn gpus(&self) -> u64 {
-        let sides = Generation::ALL.into_iter();
-        sides.map(|side| self.gpus_of(side)).sum()
+        let generations = Generation::ALL.into_iter();
+        generations.map(|generation| self.gpus_of(generation)).sum()
     }
 
-    /// The same for one side.
-    pub fn gpus_of(&self, side: Generation) -> u64 {
-        let gpus = self.scenario.settings.gpus.of(side);
-        let roles = self.sides.of(side).iter();
+    /// The same for one generation.
+    pub fn gpus_of(&self, generation: Generation) -> u64 {
+        let gpus = self.scenario.settings.gpus.of(generation);
+        let roles = self.generations.of(generation).iter();
         let each = roles.map(|(role, workload)| {
             let gpus = gpus.get(role).copied().unwrap_or_default();
             u64::from(gpus) * workload.pods.len() as u64
@@ -173,11 +176,16 @@ impl<'a> Cluster<'a> {
                 self.split = *split;
                 self.applied_at = self.now + self.scenario.apply.as_secs();
             }
-            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
-                self.scale(*side, sizes);
+            ScalingAction::Grow { generation, sizes }
+            | ScalingAction::Shrink { generation, sizes } => {
+                self.scale(*generation, sizes);
             }
-            ScalingAction::Mark { side, role, pods } => {
-                if let Some(workload) = self.sides.of_mut(*side).get_mut(role) {
+            ScalingAction::Mark {
+                generation,
+                role,
+                pods,
+            } => {
+                if let Some(workload) = self.generations.of_mut(*generation).get_mut(role) {
                     for pod in &mut workload.pods {
                         pod.marked = pods.contains(&pod.number.to_string());
                     }
@@ -186,17 +194,17 @@ impl<'a> Cluster<'a> {
             // This happens only on the way back of a rollout within one object, which begins with only old.
             ScalingAction::Replace { .. } => {}
             ScalingAction::SaveSelector => self.selector_saved = true,
-            ScalingAction::Retarget(side) => self.service = *side,
+            ScalingAction::Retarget(generation) => self.service = *generation,
             ScalingAction::Retire(_) => self.retired = true,
         }
     }
 
-    /// Sets sizes. Within one object, the size of one side determines that of the other.
-    fn scale(&mut self, side: Generation, sizes: &Sizes) {
-        self.resize(side, sizes);
+    /// Sets sizes. Within one object, the size of one generation determines that of the other.
+    fn scale(&mut self, generation: Generation, sizes: &Sizes) {
+        self.resize(generation, sizes);
         if self.scenario.settings.in_place {
-            let full = self.scenario.settings.shape.full(side);
-            for (role, workload) in self.sides.of_mut(side.other()) {
+            let full = self.scenario.settings.shape.full(generation);
+            for (role, workload) in self.generations.of_mut(generation.other()) {
                 let whole = full.get(role).copied().unwrap_or_default();
                 let rest = sizes.get(role).map(|size| whole.saturating_sub(*size));
                 workload.desired = rest.unwrap_or(workload.desired);
@@ -212,18 +220,21 @@ impl<'a> Cluster<'a> {
         let ready_at = self.now + self.scenario.startup.as_secs();
         let warm_at = ready_at + self.scenario.stable.as_secs();
         for (role, full) in shape.full(Generation::Old) {
-            let taken = |side: &BTreeMap<Role, Workload>| {
-                side.get(role).map_or(0, |workload| workload.pods.len()) as u32
+            let taken = |generation: &BTreeMap<Role, Workload>| {
+                generation
+                    .get(role)
+                    .map_or(0, |workload| workload.pods.len()) as u32
             };
-            let mut free = full.saturating_sub(taken(&self.sides.old) + taken(&self.sides.new));
-            for side in Generation::ALL {
-                let workload = self.sides.of(side).get(role);
+            let mut free =
+                full.saturating_sub(taken(&self.generations.old) + taken(&self.generations.new));
+            for generation in Generation::ALL {
+                let workload = self.generations.of(generation).get(role);
                 let short = workload.map_or(0, |workload| {
                     workload.desired.saturating_sub(workload.present())
                 });
                 let more = short.min(free);
                 let pods: Vec<_> = (0..more).map(|_| self.pod(ready_at, warm_at)).collect();
-                if let Some(workload) = self.sides.of_mut(side).get_mut(role) {
+                if let Some(workload) = self.generations.of_mut(generation).get_mut(role) {
                     workload.pods.extend(pods);
                 }
                 free -= more;
@@ -231,23 +242,23 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    fn resize(&mut self, side: Generation, sizes: &Sizes) {
+    fn resize(&mut self, generation: Generation, sizes: &Sizes) {
         for (role, size) in sizes {
             let ready_at = self.now + self.scenario.startup.as_secs();
             let warm_at = ready_at + self.scenario.stable.as_secs();
-            let present = self.sides.of(side).get(role);
+            let present = self.generations.of(generation).get(role);
             let present = present.map_or(0, Workload::present);
             let more = size.saturating_sub(present);
             let pods: Vec<_> = (0..more).map(|_| self.pod(ready_at, warm_at)).collect();
             let now = self.now;
-            if let Some(workload) = self.sides.of_mut(side).get_mut(role) {
+            if let Some(workload) = self.generations.of_mut(generation).get_mut(role) {
                 workload.desired = *size;
                 workload.ours = true;
                 workload.observed_at = now + 1;
                 workload.pods.extend(pods);
             }
             for _ in *size..present {
-                self.end_one(side, *role);
+                self.end_one(generation, *role);
             }
         }
         self.changed_at = self.now;
@@ -255,9 +266,9 @@ impl<'a> Cluster<'a> {
     }
 
     /// Terminates the next pod to be removed.
-    fn end_one(&mut self, side: Generation, role: Role) {
+    fn end_one(&mut self, generation: Generation, role: Role) {
         let (now, scenario) = (self.now, self.scenario);
-        let Some(workload) = self.sides.of_mut(side).get_mut(&role) else {
+        let Some(workload) = self.generations.of_mut(generation).get_mut(&role) else {
             return;
         };
         let staying = workload.pods.iter_mut().filter(|pod| pod.ending.is_none());
@@ -278,7 +289,7 @@ impl<'a> Cluster<'a> {
             self.counts.moved += streams.len() as u64 * self.arrivals.stands_for;
             for stream in streams {
                 // On its own generation, else on the other one.
-                if !self.assign(side, stream) && !self.assign(side.other(), stream) {
+                if !self.assign(generation, stream) && !self.assign(generation.other(), stream) {
                     *self.through.of_mut(stream.through) -= 1;
                     self.counts.moved -= self.arrivals.stands_for;
                     self.counts.cut += self.arrivals.stands_for;

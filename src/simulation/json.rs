@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::{Row, Sample, SimulationEnd, SimulationReport, text::ending};
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 
 /// The report as JSON. Times are in seconds.
 #[must_use]
@@ -42,8 +42,8 @@ fn row(row: &Row) -> Json {
     json!({
         "atSeconds": row.at.as_secs(),
         "action": row.action,
-        "asked": sides(row.desired),
-        "ready": sides(row.ready),
+        "asked": generations(row.desired),
+        "ready": generations(row.ready),
         "weights": {"old": row.split.old(), "new": row.split.new_weight()},
         "gpus": row.gpus,
         "thenWaits": waits.collect::<Vec<_>>(),
@@ -53,13 +53,13 @@ fn row(row: &Row) -> Json {
 fn sample(sample: &Sample) -> Json {
     json!({
         "atSeconds": sample.at.as_secs(),
-        "asked": sides(sample.desired),
-        "ready": sides(sample.ready),
+        "asked": generations(sample.desired),
+        "ready": generations(sample.ready),
         "weights": {"old": sample.split.old(), "new": sample.split.new_weight()},
         "gpus": sample.gpus,
     })
 }
 
-fn sides(units: Sides<u32>) -> Json {
+fn generations(units: PerGeneration<u32>) -> Json {
     json!({"old": units.old, "new": units.new})
 }

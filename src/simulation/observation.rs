@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cluster::{Cluster, Workload};
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 use crate::scaling::{
-    ClientRouting, LastWorker, Pod, RemovalOrder, RoleReplicas, RolloutObservation, Serves, Side,
-    Traffic, TrialVerdict,
+    ClientRouting, GenerationObservation, LastWorker, Pod, RemovalOrder, RoleReplicas,
+    RolloutObservation, Serves, Traffic, TrialVerdict,
 };
 use crate::split::Generation;
 
@@ -15,7 +15,7 @@ impl Cluster<'_> {
     /// The current observation.
     pub fn read(&self) -> RolloutObservation {
         let all_new = self.split.is_all_new() && self.applied == self.split;
-        let open = Sides {
+        let open = PerGeneration {
             old: self.open(Generation::Old),
             new: self.open(Generation::New),
         };
@@ -23,9 +23,9 @@ impl Cluster<'_> {
         RolloutObservation {
             unfinished: Vec::new(),
             is_current: true,
-            sides: Sides {
-                old: self.side(Generation::Old),
-                new: self.side(Generation::New),
+            generations: PerGeneration {
+                old: self.generation(Generation::Old),
+                new: self.generation(Generation::New),
             },
             traffic: Traffic {
                 split: self.split,
@@ -76,12 +76,12 @@ impl Cluster<'_> {
         }
     }
 
-    fn side(&self, side: Generation) -> Side {
-        let roles = self.sides.of(side).iter();
+    fn generation(&self, generation: Generation) -> GenerationObservation {
+        let roles = self.generations.of(generation).iter();
         let roles: BTreeMap<_, _> = roles
             .map(|(role, workload)| (*role, self.workers(workload)))
             .collect();
-        Side {
+        GenerationObservation {
             roles,
             serves: Serves::Yes,
             frontends: 1,

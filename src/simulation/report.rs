@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::cluster::Counts;
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 use crate::scaling::Progress;
 use crate::split::Weights;
 
@@ -36,9 +36,9 @@ pub struct Row {
     pub at: Duration,
     pub action: String,
     /// Desired units after it.
-    pub desired: Sides<u32>,
+    pub desired: PerGeneration<u32>,
     /// Ready ones.
-    pub ready: Sides<u32>,
+    pub ready: PerGeneration<u32>,
     pub split: Weights,
     pub gpus: u64,
     /// The conditions that the next action waited for.
@@ -57,8 +57,8 @@ pub struct Waited {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub at: Duration,
-    pub desired: Sides<u32>,
-    pub ready: Sides<u32>,
+    pub desired: PerGeneration<u32>,
+    pub ready: PerGeneration<u32>,
     pub split: Weights,
     pub gpus: u64,
 }

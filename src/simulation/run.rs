@@ -89,10 +89,10 @@ fn is_final(decision: &ScalingDecision) -> bool {
     is_still || decision.waits.contains(&Wait::Infeasible)
 }
 
-/// The side whose streams the next step waits for.
+/// The generation whose streams the next step waits for.
 fn draining(decision: &ScalingDecision) -> Option<Generation> {
     decision.waits.iter().find_map(|wait| match wait {
-        Wait::Streams { side, .. } => Some(*side),
+        Wait::Streams { generation, .. } => Some(*generation),
         Wait::LastWorker => Some(Generation::Old),
         _ => None,
     })
@@ -260,11 +260,19 @@ fn action_text(action: &ScalingAction) -> Option<String> {
         ScalingAction::Split(split) => {
             format!("split old {} : new {}", split.old(), split.new_weight())
         }
-        ScalingAction::Grow { side, sizes: to } => format!("grow {side} to {}", sizes(to)),
-        ScalingAction::Shrink { side, sizes: to } => format!("shrink {side} to {}", sizes(to)),
+        ScalingAction::Grow {
+            generation,
+            sizes: to,
+        } => format!("grow {generation} to {}", sizes(to)),
+        ScalingAction::Shrink {
+            generation,
+            sizes: to,
+        } => format!("shrink {generation} to {}", sizes(to)),
         ScalingAction::Mark { .. } | ScalingAction::Replace { .. } => return None,
         ScalingAction::SaveSelector => "save the selector of clientService".to_owned(),
-        ScalingAction::Retarget(side) => format!("route clients to the frontends of {side}"),
+        ScalingAction::Retarget(generation) => {
+            format!("route clients to the frontends of {generation}")
+        }
         ScalingAction::Retire(retire) => match retire {
             Retire::Delete => "delete old".to_owned(),
             _ => "scale the frontends of old to zero".to_owned(),

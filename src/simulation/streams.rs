@@ -4,7 +4,7 @@ use super::{
     cluster::{Cluster, Counts},
     pods::{Pod, Stream},
 };
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use crate::split::Generation;
 
 impl Cluster<'_> {
@@ -18,9 +18,9 @@ impl Cluster<'_> {
         self.counts = Counts::default();
     }
 
-    /// The role whose workers serve the streams of a side.
-    fn serving(&self, side: Generation) -> Role {
-        let roles = self.sides.of(side);
+    /// The role whose workers serve the streams of a generation.
+    fn serving(&self, generation: Generation) -> Role {
+        let roles = self.generations.of(generation);
         let by_preference = [Role::Decode, Role::Worker, Role::Prefill];
         let first = by_preference
             .into_iter()
@@ -28,11 +28,11 @@ impl Cluster<'_> {
         first.unwrap_or(Role::Worker)
     }
 
-    /// The streams that are open on the workers of a side.
-    pub fn open(&self, side: Generation) -> u64 {
+    /// The streams that are open on the workers of a generation.
+    pub fn open(&self, generation: Generation) -> u64 {
         let pods = self
-            .sides
-            .of(side)
+            .generations
+            .of(generation)
             .values()
             .flat_map(|workload| &workload.pods);
         let open: usize = pods.map(Pod::open).sum();
@@ -42,13 +42,13 @@ impl Cluster<'_> {
     /// Streams end by themselves.
     pub(super) fn end_streams(&mut self) {
         let (now, each) = (self.now, self.arrivals.stands_for);
-        let mut ended = Sides::<u64>::default();
+        let mut ended = PerGeneration::<u64>::default();
         let mut waited_for = 0;
-        for side in Generation::ALL {
-            let is_awaited = self.draining == Some(side);
+        for generation in Generation::ALL {
+            let is_awaited = self.draining == Some(generation);
             for pod in self
-                .sides
-                .of_mut(side)
+                .generations
+                .of_mut(generation)
                 .values_mut()
                 .flat_map(|workload| &mut workload.pods)
             {
@@ -80,7 +80,7 @@ impl Cluster<'_> {
         let mut left = moves.rate.div_ceil(each) as usize;
         let mut streams = Vec::new();
         for pod in self
-            .sides
+            .generations
             .old
             .values_mut()
             .flat_map(|workload| &mut workload.pods)
@@ -101,8 +101,8 @@ impl Cluster<'_> {
     pub(super) fn remove(&mut self) {
         let now = self.now;
         let mut cut = Vec::new();
-        for side in Generation::ALL {
-            for workload in self.sides.of_mut(side).values_mut() {
+        for generation in Generation::ALL {
+            for workload in self.generations.of_mut(generation).values_mut() {
                 for pod in workload.pods.iter_mut().filter(|pod| pod.is_gone(now)) {
                     cut.extend(pod.lose(usize::MAX));
                 }
@@ -121,20 +121,20 @@ impl Cluster<'_> {
             self.came_to_old_at = self.now;
         }
         for _ in 0..self.arrivals.next_second(self.scenario.analysis) {
-            let side = match self.service {
-                Generation::Old => self.arrivals.side(self.applied),
+            let generation = match self.service {
+                Generation::Old => self.arrivals.generation(self.applied),
                 Generation::New => Generation::New,
             };
-            self.arrivals.begun(side);
+            self.arrivals.begun(generation);
             let end = self.now + self.arrivals.length();
-            self.serve(side, end, self.service);
+            self.serve(generation, end, self.service);
         }
     }
 
-    /// Assigns a stream to a worker of `side` or, if there is none, to one of the other side.
-    fn serve(&mut self, side: Generation, end: u64, through: Generation) {
-        let taken = self.assign(side, Stream { end, through })
-            || self.assign(side.other(), Stream { end, through });
+    /// Assigns a stream to a worker of `generation` or, if there is none, to one of the other generation.
+    fn serve(&mut self, generation: Generation, end: u64, through: Generation) {
+        let taken = self.assign(generation, Stream { end, through })
+            || self.assign(generation.other(), Stream { end, through });
         match taken {
             true => {
                 *self.through.of_mut(through) += 1;
@@ -144,9 +144,9 @@ impl Cluster<'_> {
         }
     }
 
-    pub(super) fn assign(&mut self, side: Generation, stream: Stream) -> bool {
-        let (now, turn, role) = (self.now, self.next_worker, self.serving(side));
-        let Some(workload) = self.sides.of_mut(side).get_mut(&role) else {
+    pub(super) fn assign(&mut self, generation: Generation, stream: Stream) -> bool {
+        let (now, turn, role) = (self.now, self.next_worker, self.serving(generation));
+        let Some(workload) = self.generations.of_mut(generation).get_mut(&role) else {
             return false;
         };
         let mut ready: Vec<_> = { workload.pods.iter_mut() }

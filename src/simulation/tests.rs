@@ -1,7 +1,7 @@
 //! Scenarios whose end, cost and timeline are known.
 
 use super::*;
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use crate::scaling::{
     Amount, ClientHandover, Handover, Intent, Progress, ScaleStep, Shape, Sizes, Strategy,
 };
@@ -14,12 +14,12 @@ fn scenario(roles: &[(Role, u32)]) -> Scenario {
         begun: Sizes::new(),
         settings: RolloutSettings {
             given: [].into(),
-            shape: Shape::of(Sides {
+            shape: Shape::of(PerGeneration {
                 old: sizes.clone(),
                 new: sizes,
             })
             .unwrap(),
-            gpus: Sides {
+            gpus: PerGeneration {
                 old: gpus.clone(),
                 new: gpus,
             },

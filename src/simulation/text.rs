@@ -31,7 +31,7 @@ pub fn text(report: &SimulationReport) -> String {
         "THEN WAITING FOR",
     ]);
     for row in &report.rows {
-        let side = |ready: u32, desired: u32| format!("{ready}/{desired}");
+        let ratio = |ready: u32, desired: u32| format!("{ready}/{desired}");
         let mut waits = row
             .waits
             .iter()
@@ -39,8 +39,8 @@ pub fn text(report: &SimulationReport) -> String {
         line([
             &clock(row.at),
             &row.action,
-            &side(row.ready.new, row.desired.new),
-            &side(row.ready.old, row.desired.old),
+            &ratio(row.ready.new, row.desired.new),
+            &ratio(row.ready.old, row.desired.old),
             &format!("{}%", row.split.rounded_percent()),
             &row.gpus.to_string(),
             &waits.next().unwrap_or_default(),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Samples, lengths::Lengths};
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 use crate::split::{Generation, Weights};
 
 /// Maximum number of modelled requests per second, and of modelled streams that are open on average. With more, one modelled
@@ -24,7 +24,7 @@ pub(super) struct Arrivals {
     split: Weights,
     credit: i64,
     /// The requests of each of the last seconds, old and new.
-    recent: VecDeque<Sides<u64>>,
+    recent: VecDeque<PerGeneration<u64>>,
 }
 
 impl Arrivals {
@@ -51,7 +51,7 @@ impl Arrivals {
     /// How many requests arrive in the next second.
     pub fn next_second(&mut self, analysis: Option<Samples>) -> u64 {
         let window = analysis.map_or(0, |samples| samples.window.as_secs() as usize);
-        self.recent.push_back(Sides::default());
+        self.recent.push_back(PerGeneration::default());
         while self.recent.len() > window.max(1) {
             self.recent.pop_front();
         }
@@ -62,7 +62,7 @@ impl Arrivals {
     }
 
     /// The generation to which the split assigns the next request.
-    pub fn side(&mut self, split: Weights) -> Generation {
+    pub fn generation(&mut self, split: Weights) -> Generation {
         if self.split != split {
             (self.split, self.credit) = (split, 0);
         }
@@ -82,10 +82,10 @@ impl Arrivals {
         self.lengths.draw().ceil() as u64
     }
 
-    /// Records that `side` has begun a request.
-    pub fn begun(&mut self, side: Generation) {
+    /// Records that `generation` has begun a request.
+    pub fn begun(&mut self, generation: Generation) {
         if let Some(second) = self.recent.back_mut() {
-            let count = match side {
+            let count = match generation {
                 Generation::Old => &mut second.old,
                 Generation::New => &mut second.new,
             };
@@ -93,10 +93,15 @@ impl Arrivals {
         }
     }
 
-    /// The requests that each side has begun within the window of the analysis.
-    pub fn samples(&self) -> Sides<u64> {
-        let sum = |side| self.recent.iter().map(|second| *second.of(side)).sum();
-        Sides {
+    /// The requests that each generation has begun within the window of the analysis.
+    pub fn samples(&self) -> PerGeneration<u64> {
+        let sum = |generation| {
+            self.recent
+                .iter()
+                .map(|second| *second.of(generation))
+                .sum()
+        };
+        PerGeneration {
             old: sum(Generation::Old),
             new: sum(Generation::New),
         }
@@ -111,10 +116,12 @@ mod tests {
     fn the_split_is_exact_over_its_period() {
         let mut arrivals = Arrivals::new(40.0, 60.0);
         let split = Weights::new(3, 1).unwrap();
-        let sides = (0..400).map(|_| arrivals.side(split));
-        let new = sides.filter(|side| *side == Generation::New).count();
+        let generations = (0..400).map(|_| arrivals.generation(split));
+        let new = generations
+            .filter(|generation| *generation == Generation::New)
+            .count();
         assert_eq!(new, 100);
-        assert_eq!(arrivals.side(Weights::ALL_OLD), Generation::Old);
+        assert_eq!(arrivals.generation(Weights::ALL_OLD), Generation::Old);
     }
 
     #[test]

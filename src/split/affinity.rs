@@ -1,6 +1,6 @@
-//! Affinity: keeps a session on one side, no matter which proxy it comes through.
+//! Affinity: keeps a session on one generation, no matter which proxy it comes through.
 //!
-//! The side of a key is a fixed threshold on its hash. Raising the weight moves keys only from old
+//! The generation of a key is a fixed threshold on its hash. Raising the weight moves keys only from old
 //! to new, and lowering it only back. No proxy has to remember a session or ask another one.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -39,7 +39,7 @@ impl Key {
     /// The generation of this key at `weights`: new exactly if `hash / 2^64 < new / (old + new)`,
     /// compared without rounding.
     #[must_use]
-    pub fn side(&self, weights: &Weights) -> Generation {
+    pub fn generation(&self, weights: &Weights) -> Generation {
         let position = u128::from(self.0) * u128::from(weights.total());
         let threshold = u128::from(weights.new_weight()) << u64::BITS;
         if position < threshold {
@@ -82,16 +82,16 @@ mod tests {
     #[test]
     fn the_ends_leave_no_key_behind() {
         for hash in [0, 1, u64::MAX / 2, u64::MAX] {
-            assert_eq!(Key(hash).side(&Weights::ALL_OLD), Generation::Old);
-            assert_eq!(Key(hash).side(&Weights::ALL_NEW), Generation::New);
+            assert_eq!(Key(hash).generation(&Weights::ALL_OLD), Generation::Old);
+            assert_eq!(Key(hash).generation(&Weights::ALL_NEW), Generation::New);
         }
     }
 
     #[test]
     fn the_threshold_is_exact() {
         let half = Weights::percent(50).unwrap();
-        assert_eq!(Key((1 << 63) - 1).side(&half), Generation::New);
-        assert_eq!(Key(1 << 63).side(&half), Generation::Old);
+        assert_eq!(Key((1 << 63) - 1).generation(&half), Generation::New);
+        assert_eq!(Key(1 << 63).generation(&half), Generation::Old);
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
             let weights = Weights::percent(percent).unwrap();
             let new = keys
                 .iter()
-                .filter(|key| key.side(&weights) == Generation::New)
+                .filter(|key| key.generation(&weights) == Generation::New)
                 .count();
             let share = new as f64 / keys.len() as f64;
             // Three and a half standard deviations are at most 1.25%; the keys are fixed.
@@ -120,8 +120,8 @@ mod tests {
             hash in any::<u64>(), a in any_weights(), b in any_weights(),
         ) {
             let (low, high) = if by_share(&a, &b).is_lt() { (a, b) } else { (b, a) };
-            let moved_back = Key(hash).side(&low) == Generation::New
-                && Key(hash).side(&high) == Generation::Old;
+            let moved_back = Key(hash).generation(&low) == Generation::New
+                && Key(hash).generation(&high) == Generation::Old;
             prop_assert!(!moved_back);
         }
 
@@ -131,9 +131,9 @@ mod tests {
         ) {
             rise.sort_by(by_share);
             let key = Key::of(&bytes);
-            let sides: Vec<Generation> = rise.iter().map(|weights| key.side(weights)).collect();
-            let moves = sides.windows(2).filter(|pair| pair[0] != pair[1]).count();
-            prop_assert!(moves <= 1, "{:?}", sides);
+            let generations: Vec<Generation> = rise.iter().map(|weights| key.generation(weights)).collect();
+            let moves = generations.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            prop_assert!(moves <= 1, "{:?}", generations);
         }
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn assign(
         };
         (generation, Reason::Pinned)
     } else if let Some(key) = attributes.key {
-        let generation = key.side(weights);
+        let generation = key.generation(weights);
         diffusion.counted(weights, generation);
         (generation, Reason::Sticky)
     } else {
@@ -202,7 +202,7 @@ mod tests {
         let diffusion = Diffusion::new(HALF);
         let key = (0_u32..)
             .map(|n| Key::of(&n.to_be_bytes()))
-            .find(|key| key.side(&weights) == Generation::New);
+            .find(|key| key.generation(&weights) == Generation::New);
         let sticky = assign(
             &weights,
             &diffusion,

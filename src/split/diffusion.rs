@@ -19,9 +19,10 @@ const ONE: i64 = 1 << 48;
 
 /// The maximum number of requests by which sticky requests can put the split ahead or behind.
 ///
-/// If the sticky sessions happen to favour one side, free requests compensate. If there are too few of them, the debt would grow
-/// without limit. This is the maximum number of requests that the new generation gets beyond its weight (or is denied) to
-/// compensate for the past. Any excess is forgotten. The debt is paid slowly: a payment is at most the smaller of the two shares.
+/// If the sticky sessions happen to favour one generation, free requests compensate. If there are too few of them, the debt
+/// would grow without limit. This is the maximum number of requests that the new generation gets beyond its weight (or is
+/// denied) to compensate for the past. Any excess is forgotten. The debt is paid slowly: a payment is at most the smaller of
+/// the two shares.
 pub const DEBT_LIMIT: i64 = 256;
 
 /// The accumulator of one proxy: the fraction of a request that the new generation is owed.
@@ -84,9 +85,9 @@ fn update<T>(integer: &AtomicI64, step: impl Fn(i64) -> (T, i64)) -> T {
 
 /// The part of a debt that a free request pays, and the remaining debt.
 ///
-/// It pays at most the weight of the smaller side, so that no generation gets more than twice its
+/// It pays at most the weight of the smaller generation, so that no generation gets more than twice its
 /// weight of the free requests. Otherwise one client with a session could send all other clients to
-/// one side.
+/// one generation.
 fn paid(debt: i64, weights: &Weights) -> (i64, i64) {
     let Share::Part(step) = share(weights) else {
         return (0, debt);
@@ -269,9 +270,10 @@ mod tests {
             for draw in draws(u64::from(share)).take(20_000) {
                 let generation = if draw % 10 < 4 {
                     let session = (draw >> 32) % 1_000;
-                    let side = crate::split::Key::of(&session.to_be_bytes()).side(&weights);
-                    diffusion.counted(&weights, side);
-                    side
+                    let generation =
+                        crate::split::Key::of(&session.to_be_bytes()).generation(&weights);
+                    diffusion.counted(&weights, generation);
+                    generation
                 } else {
                     diffusion.free(&weights)
                 };
@@ -308,9 +310,9 @@ mod tests {
             }
             let owed = diffusion.accumulated();
             for _ in 0..50 {
-                for side in Generation::ALL {
-                    diffusion.counted(&Weights::ALL_OLD, side);
-                    diffusion.counted(&Weights::ALL_NEW, side);
+                for generation in Generation::ALL {
+                    diffusion.counted(&Weights::ALL_OLD, generation);
+                    diffusion.counted(&Weights::ALL_NEW, generation);
                 }
                 assert_eq!(diffusion.free(&Weights::ALL_OLD), Generation::Old);
                 assert_eq!(diffusion.free(&Weights::ALL_NEW), Generation::New);
@@ -400,9 +402,9 @@ mod tests {
             let period = 100_u32.div_ceil(rarer) + spare;
             let diffusion = Diffusion::new(phase);
             let mut ledger = Ledger::new();
-            for side in sticky {
-                diffusion.counted(&weights, side);
-                ledger.enter(&weights, side);
+            for generation in sticky {
+                diffusion.counted(&weights, generation);
+                ledger.enter(&weights, generation);
                 prop_assert!(ledger.within(2.0));
                 for _ in 1..period {
                     ledger.enter(&weights, diffusion.free(&weights));
@@ -429,14 +431,14 @@ mod tests {
         #[test]
         fn sessions_move_the_share_of_free_requests_to_at_most_twice_a_weight(
             percents in 1..=99_u8, phase in any::<u64>(), free in 1..500_u64, busy in 0..50_u32,
-            side in prop::sample::select(&Generation::ALL[..]),
+            generation in prop::sample::select(&Generation::ALL[..]),
         ) {
             let weights = percent(percents);
             let diffusion = Diffusion::new(phase);
             let mut new = 0;
             for _ in 0..free {
                 for _ in 0..busy {
-                    diffusion.counted(&weights, side);
+                    diffusion.counted(&weights, generation);
                 }
                 new += is_new(diffusion.free(&weights));
             }

@@ -46,7 +46,7 @@ const OFF: f64 = 0.05;
 const WINDOW: i64 = 60;
 
 /// One generation in the last five minutes.
-struct Side {
+struct GenerationFigures {
     name: &'static str,
     ended: u64,
     errors: Option<f64>,
@@ -54,9 +54,9 @@ struct Side {
     gap: Sketch,
 }
 
-impl Side {
+impl GenerationFigures {
     fn new(name: &'static str, generation: Option<&v1::Generation>) -> Self {
-        let recent = generation.and_then(|side| side.last_five_minutes.as_ref());
+        let recent = generation.and_then(|generation| generation.last_five_minutes.as_ref());
         let sketch =
             |latencies: Option<&v1::Latencies>| latencies.map_or(Sketch::EMPTY, Sketch::from);
         Self {
@@ -82,16 +82,20 @@ impl Side {
 /// The assessment of a state. `verdict` is that of an analysis, if there is one.
 #[must_use]
 pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
-    let sides = [
-        Side::new("Old", state.old.as_ref()),
-        Side::new("New", state.new.as_ref()),
+    let generations = [
+        GenerationFigures::new("Old", state.old.as_ref()),
+        GenerationFigures::new("New", state.new.as_ref()),
     ];
     let assessed = verdict.map(assess_analysis);
     let has_failed = |assessed: &&Assessment| assessed.level == Level::Attention;
     let failed = || Some(assessed.as_ref().filter(has_failed)?.text.clone());
     // If there is an analysis, it decides whether new is worse than old.
-    let worse = || comparison::worse(&sides).filter(|_| verdict.is_none());
-    let bad = || failed().or_else(worse).or_else(|| many_errors(&sides));
+    let worse = || comparison::worse(&generations).filter(|_| verdict.is_none());
+    let bad = || {
+        failed()
+            .or_else(worse)
+            .or_else(|| many_errors(&generations))
+    };
     // If new is bad, it is even more important which plan is in force.
     let attention = outage(state).or_else(|| match (bad(), stale_plan(state)) {
         (Some(bad), Some(stale)) => Some(format!("{bad} {stale}")),
@@ -102,32 +106,38 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
         return Assessment { level, text };
     }
     let share = share(state);
-    let serving = serving(state, &sides);
-    // If only one side has requests, there is nothing to compare.
+    let serving = serving(state, &generations);
+    // If only one generation has requests, there is nothing to compare.
     if let Some(assessed) = assessed.filter(|_| serving.len() > 1) {
         let text = format!("{} {share}", assessed.text);
         return Assessment { text, ..assessed };
     }
-    if let Some(side) = serving.iter().find(|side| side.errors.is_none()) {
-        let text = if sides.iter().all(|side| side.ended == 0) {
+    if let Some(generation) = serving
+        .iter()
+        .find(|generation| generation.errors.is_none())
+    {
+        let text = if generations.iter().all(|generation| generation.ended == 0) {
             format!("{share} No requests ended in the last 5 minutes.")
         } else {
             format!(
                 "{share} Not enough data: {} finished {} in the last 5 minutes; {}.",
-                side.name.to_lowercase(),
-                only(side.ended, "request"),
+                generation.name.to_lowercase(),
+                only(generation.ended, "request"),
                 needed(ENOUGH)
             )
         };
         let level = Level::NotEnoughData;
         return Assessment { level, text };
     }
-    if let Some(text) = comparison::unclear(&sides).filter(|_| serving.len() > 1) {
+    if let Some(text) = comparison::unclear(&generations).filter(|_| serving.len() > 1) {
         let text = format!("{share} {text}");
         let level = Level::NotEnoughData;
         return Assessment { level, text };
     }
-    let figures: Vec<_> = serving.iter().map(|side| side.figures()).collect();
+    let figures: Vec<_> = serving
+        .iter()
+        .map(|generation| generation.figures())
+        .collect();
     Assessment {
         level: Level::Good,
         text: format!("{share} {}.", figures.join("; ")),
@@ -181,10 +191,10 @@ pub fn assess_analysis(verdict: &v1::Analysis) -> Assessment {
 }
 
 /// A generation that fails many requests, no matter how the other one does.
-fn many_errors(sides: &[Side; 2]) -> Option<String> {
-    sides.iter().find_map(|side| {
-        let errors = percent(side.errors.filter(|errors| *errors > MANY_ERRORS)?);
-        let name = side.name;
+fn many_errors(generations: &[GenerationFigures; 2]) -> Option<String> {
+    generations.iter().find_map(|generation| {
+        let errors = percent(generation.errors.filter(|errors| *errors > MANY_ERRORS)?);
+        let name = generation.name;
         Some(format!(
             "{name} failed {errors} of its requests in the last 5 minutes."
         ))
@@ -212,7 +222,10 @@ fn split(state: &v1::State) -> Option<String> {
 }
 
 /// The generations that the plan gives traffic to.
-fn serving<'a>(state: &v1::State, [old, new]: &'a [Side; 2]) -> Vec<&'a Side> {
+fn serving<'a>(
+    state: &v1::State,
+    [old, new]: &'a [GenerationFigures; 2],
+) -> Vec<&'a GenerationFigures> {
     let wanted = state.plan.as_ref().and_then(v1::Plan::share_of_new);
     match wanted {
         Some(0.0) => vec![old],

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::v1;
-use crate::analysis::{self, Attempts, Counts, MAX_STRATA, Reading, Side, Stratum};
+use crate::analysis::{self, Attempts, Counts, GenerationCounts, MAX_STRATA, Reading, Stratum};
 use crate::continuation::Mode;
 use crate::lifecycle::ProcessPhase;
 use crate::resource::{Identity, Problem};
@@ -108,16 +108,16 @@ impl From<&v1::Latencies> for Sketch {
     }
 }
 
-impl From<&Side> for v1::Sample {
-    fn from(side: &Side) -> Self {
-        let attempts = side.attempts;
+impl From<&GenerationCounts> for v1::Sample {
+    fn from(generation: &GenerationCounts) -> Self {
+        let attempts = generation.attempts;
         Self {
             started: attempts.started,
             ended: attempts.ended,
             failed: attempts.failed,
-            first_event: Some((&side.first_event).into()),
-            gap: Some((&side.gap).into()),
-            time_per_token: Some((&side.per_token).into()),
+            first_event: Some((&generation.first_event).into()),
+            gap: Some((&generation.gap).into()),
+            time_per_token: Some((&generation.per_token).into()),
             decided: Some(attempts.decided),
             unanswered: attempts.unanswered,
             retried: attempts.retried,
@@ -127,7 +127,7 @@ impl From<&Side> for v1::Sample {
     }
 }
 
-impl From<&v1::Sample> for Side {
+impl From<&v1::Sample> for GenerationCounts {
     fn from(sample: &v1::Sample) -> Self {
         let times =
             |times: &Option<v1::Latencies>| times.as_ref().map(Sketch::from).unwrap_or_default();
@@ -179,9 +179,14 @@ impl v1::Counts {
                 class: one.class.as_str().into(),
                 size: u8::try_from(one.body_size).unwrap_or(u8::MAX),
             };
-            let sides = [&one.old, &one.new];
-            let sides = sides.map(|side| side.as_ref().map(Side::from).unwrap_or_default());
-            counts.0.entry(stratum).or_insert(sides);
+            let generations = [&one.old, &one.new];
+            let generations = generations.map(|generation| {
+                generation
+                    .as_ref()
+                    .map(GenerationCounts::from)
+                    .unwrap_or_default()
+            });
+            counts.0.entry(stratum).or_insert(generations);
         }
         counts
     }
@@ -271,7 +276,7 @@ mod tests {
             retried: 3,
             retries_failed: 2,
         };
-        let side = |started| Side {
+        let started = |started| GenerationCounts {
             attempts: attempts(started),
             first_event: Sketch::new([(40, 7)], 5),
             gap: Sketch::new([(41, 7)], 6),
@@ -283,8 +288,11 @@ mod tests {
         };
         let counts = Counts(
             [
-                (stratum("chat", 3), [side(5), side(6)]),
-                (stratum("messages", 0), [side(7), Side::default()]),
+                (stratum("chat", 3), [started(5), started(6)]),
+                (
+                    stratum("messages", 0),
+                    [started(7), GenerationCounts::default()],
+                ),
             ]
             .into(),
         );

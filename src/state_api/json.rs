@@ -120,8 +120,8 @@ impl v1::Recent {
         (seconds > 0.0).then(|| self.outcomes.unwrap_or_default().count() as f64 / seconds)
     }
 
-    /// The share of exchanges that this side failed, 0 to 1, among those that their clients did not cancel; `None` with fewer
-    /// than [`ENOUGH`] of them. Includes those that another attempt completed.
+    /// The share of exchanges that this generation failed, 0 to 1, among those that their clients did not cancel; `None` with
+    /// fewer than [`ENOUGH`] of them. Includes those that another attempt completed.
     #[must_use]
     pub fn error_ratio(&self) -> Option<f64> {
         let outcomes = self.outcomes?;

@@ -47,9 +47,9 @@ pub(super) trait Limited {
 
 impl Limited for v1::State {
     fn is_within_limits(&self) -> bool {
-        let sides = [&self.old, &self.new].into_iter().flatten();
+        let generations = [&self.old, &self.new].into_iter().flatten();
         self.plan.as_ref().is_none_or(plan)
-            && sides.into_iter().all(generation)
+            && generations.into_iter().all(generation)
             && [&self.recovered_requests, &self.rejected_requests]
                 .into_iter()
                 .all(causes)
@@ -85,12 +85,16 @@ fn plan(plan: &v1::Plan) -> bool {
     plan.new_targets.len().max(problems) <= MAX_TEXTS && plan.remarks.len() <= MAX_REMARKS
 }
 
-fn generation(side: &v1::Generation) -> bool {
-    let histograms = [&side.first_event, &side.gap, &side.stream_duration];
-    let recent = [&side.last_minute, &side.last_five_minutes];
+fn generation(generation: &v1::Generation) -> bool {
+    let histograms = [
+        &generation.first_event,
+        &generation.gap,
+        &generation.stream_duration,
+    ];
+    let recent = [&generation.last_minute, &generation.last_five_minutes];
     let recent = recent.into_iter().flatten();
     let times = recent.flat_map(|recent| [&recent.first_event, &recent.gap]);
-    let failed = side.failed_attempts.as_ref();
+    let failed = generation.failed_attempts.as_ref();
     histograms.into_iter().flatten().all(|histogram| {
         histogram.bounds.len() <= MAX_BOUNDS && histogram.cumulative_counts.len() <= MAX_BOUNDS
     }) && times.flatten().all(latencies)
@@ -122,7 +126,7 @@ mod tests {
             gap: Some(times),
             ..v1::Recent::default()
         };
-        let side = v1::Generation {
+        let generation = v1::Generation {
             stream_duration: Some(v1::Histogram {
                 bounds: vec![1.0; 17],
                 cumulative_counts: vec![1 << 20; 17],
@@ -137,8 +141,8 @@ mod tests {
                 new_targets: vec!["http://new.production.svc.cluster.local:8000".into(); 16],
                 ..v1::Plan::default()
             }),
-            old: Some(side.clone()),
-            new: Some(side),
+            old: Some(generation.clone()),
+            new: Some(generation),
             ..v1::State::default()
         }
     }

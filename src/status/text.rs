@@ -43,7 +43,7 @@ pub fn text(report: &StatusReport) -> String {
     page.head(report);
     page.line("figures", &report.origin);
     page.split(report, all.as_ref());
-    page.sides(report, all.as_ref());
+    page.generations(report, all.as_ref());
     if let Some(all) = &all {
         page.recovered(all);
     }
@@ -266,7 +266,7 @@ impl Page {
         }
     }
 
-    fn sides(&mut self, report: &StatusReport, all: Option<&v1::State>) {
+    fn generations(&mut self, report: &StatusReport, all: Option<&v1::State>) {
         self.gap();
         self.row("", ["OLD", "NEW"].map(str::to_owned));
         if let Some(status) = report
@@ -276,11 +276,13 @@ impl Page {
         {
             self.workers(status);
             if all.is_none() {
-                let sides = [&status.old, &status.new];
+                let generations = [&status.old, &status.new];
                 self.row(
                     "open streams",
-                    sides.map(|side| {
-                        let open = side.as_ref().and_then(|side| side.open_streams);
+                    generations.map(|generation| {
+                        let open = generation
+                            .as_ref()
+                            .and_then(|generation| generation.open_streams);
                         open.map_or("-".to_owned(), |open| thousands(open.unsigned_abs()))
                     }),
                 );
@@ -289,40 +291,46 @@ impl Page {
         let Some(all) = all else {
             return;
         };
-        let sides = [all.old.clone(), all.new.clone()].map(Option::unwrap_or_default);
+        let generations = [all.old.clone(), all.new.clone()].map(Option::unwrap_or_default);
         self.row(
             "open streams",
-            sides.each_ref().map(|side| thousands(side.open_streams)),
+            generations
+                .each_ref()
+                .map(|generation| thousands(generation.open_streams)),
         );
         self.row(
             "addresses",
-            sides.each_ref().map(|side| {
-                let addresses = side.endpoints.unwrap_or_default();
+            generations.each_ref().map(|generation| {
+                let addresses = generation.endpoints.unwrap_or_default();
                 format!("{} of {}", addresses.healthy, addresses.known)
             }),
         );
-        let ends = sides
+        let ends = generations
             .each_ref()
-            .map(|side| side.outcomes.unwrap_or_default());
+            .map(|generation| generation.outcomes.unwrap_or_default());
         self.row("completed", ends.map(|ends| thousands(ends.completed)));
         self.row("truncated", ends.map(|ends| thousands(ends.truncated)));
         self.row("failed", ends.map(|ends| thousands(ends.failed)));
         self.row("cancelled", ends.map(|ends| thousands(ends.cancelled)));
-        self.recent(sides.each_ref());
+        self.recent(generations.each_ref());
     }
 
     fn workers(&mut self, status: &DynamoUpdateConfigStatus) {
-        let sides = [&status.old, &status.new].map(|side| side.clone().unwrap_or_default());
-        let value = sides
+        let generations =
+            [&status.old, &status.new].map(|generation| generation.clone().unwrap_or_default());
+        let value = generations
             .each_ref()
-            .map(|side| side.workers.clone().unwrap_or("-".into()));
+            .map(|generation| generation.workers.clone().unwrap_or("-".into()));
         self.row("workers", value);
-        let mut roles: Vec<&String> = sides.iter().flat_map(|side| side.roles.keys()).collect();
+        let mut roles: Vec<&String> = generations
+            .iter()
+            .flat_map(|generation| generation.roles.keys())
+            .collect();
         roles.sort();
         roles.dedup();
         for role in roles {
-            let value = sides.each_ref().map(|side| {
-                let role = side.roles.get(role);
+            let value = generations.each_ref().map(|generation| {
+                let role = generation.roles.get(role);
                 role.map_or("-".to_owned(), |role| {
                     format!("{}/{}", role.ready, role.desired)
                 })
@@ -383,11 +391,11 @@ impl Page {
                 &format!("{moving} on old {are} waiting to move to new"),
             );
         }
-        let proofs = [("old", all.old), ("new", all.new)].map(|(side, proofs)| {
+        let proofs = [("old", all.old), ("new", all.new)].map(|(generation, proofs)| {
             let proofs = proofs.unwrap_or_default();
             let models = [proofs.supported, proofs.unsupported, proofs.unknown];
             let models: u64 = models.into_iter().map(u64::from).sum();
-            format!("{side} {} of {models}", proofs.supported)
+            format!("{generation} {} of {models}", proofs.supported)
         });
         if !is_off {
             let proven = proofs.join(", ");

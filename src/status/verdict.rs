@@ -201,7 +201,7 @@ fn comparison(proxy: &ComparisonAnswer) -> Option<(&str, &v1::Comparison)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Attempts, Counts, Side, Stratum, Verdict};
+    use crate::analysis::{Attempts, Counts, GenerationCounts, Stratum, Verdict};
 
     fn reported(
         started: [u64; 2],
@@ -210,8 +210,8 @@ mod tests {
         ages: &[(i64, u64)],
     ) -> v1::Comparison {
         let counts = |share: u64, age: i64| {
-            let side = |started, failed| {
-                Side::from(Attempts {
+            let generation = |started, failed| {
+                GenerationCounts::from(Attempts {
                     started: started * share,
                     ended: started * share,
                     completed: (started - failed) * share,
@@ -224,12 +224,12 @@ mod tests {
                 class: "chat".into(),
                 size: 1,
             };
-            let sides = [side(started[0], 0), side(started[1], failed)];
+            let generations = [generation(started[0], 0), generation(started[1], failed)];
             let age = prost_types::Duration {
                 seconds: age,
                 nanos: 0,
             };
-            v1::Counts::new(age, &Counts([(stratum, sides)].into()))
+            v1::Counts::new(age, &Counts([(stratum, generations)].into()))
         };
         v1::Comparison {
             series: 1,

@@ -96,7 +96,7 @@ impl Timeout {
 }
 
 /// The metric handles of one generation.
-struct Side {
+struct GenerationMetrics {
     /// The count that decisions read; the gauge shows it.
     open: AtomicI64,
     open_streams: IntGauge,
@@ -136,7 +136,7 @@ pub struct Metrics {
     requests: IntCounterVec,
     /// Resolved at first use, because most combinations never occur.
     resolved: [OnceLock<IntCounter>; COMBINATIONS],
-    sides: [Side; 2],
+    generations: [GenerationMetrics; 2],
     /// The counts for comparing both generations.
     pub strata: Strata,
     pub sessions: Sessions,
@@ -217,30 +217,30 @@ impl Metrics {
         self.memory.get_or_init(|| Arc::clone(memory));
     }
 
-    fn side(&self, generation: Generation) -> &Side {
-        &self.sides[generation.index()]
+    fn of(&self, generation: Generation) -> &GenerationMetrics {
+        &self.generations[generation.index()]
     }
 
     pub fn opened(&self, generation: Generation) {
-        self.side(generation).open.fetch_add(1, Ordering::Relaxed);
+        self.of(generation).open.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn closed(&self, generation: Generation) {
-        self.side(generation).open.fetch_sub(1, Ordering::Relaxed);
+        self.of(generation).open.fetch_sub(1, Ordering::Relaxed);
     }
 
     #[must_use]
     pub fn open_streams(&self, generation: Generation) -> i64 {
-        self.side(generation).open.load(Ordering::Relaxed)
+        self.of(generation).open.load(Ordering::Relaxed)
     }
 
     pub fn first_event(&self, generation: Generation, after: Duration) {
-        self.side(generation).first_event.observe(after);
+        self.of(generation).first_event.observe(after);
     }
 
     /// Events arrived together, `gap` after the previous ones, if any. There are `more` gaps of zero length between them.
     pub fn gaps(&self, generation: Generation, gap: Option<Duration>, more: u64) {
-        let gaps = &self.side(generation).gap;
+        let gaps = &self.of(generation).gap;
         if let Some(gap) = gap {
             gaps.observe(gap);
         }
@@ -251,7 +251,7 @@ impl Metrics {
 
     /// An event stream ended.
     pub fn streamed(&self, generation: Generation, lasted: Duration) {
-        self.side(generation).stream.observe(lasted.as_secs_f64());
+        self.of(generation).stream.observe(lasted.as_secs_f64());
     }
 
     /// An exchange ended.
@@ -276,12 +276,12 @@ impl Metrics {
 
     /// The output of a generation in one exchange.
     pub fn delivered(&self, generation: Generation, events: u64, bytes: u64, usage: Usage) {
-        let side = self.side(generation);
+        let own = self.of(generation);
         for (counter, by) in [
-            (&side.events, events),
-            (&side.bytes, bytes),
-            (&side.prompt_tokens, usage.prompt_tokens),
-            (&side.completion_tokens, usage.completion_tokens),
+            (&own.events, events),
+            (&own.bytes, bytes),
+            (&own.prompt_tokens, usage.prompt_tokens),
+            (&own.completion_tokens, usage.completion_tokens),
         ] {
             // Most exchanges lack some of them, and counters are shared by all threads.
             if by > 0 {
@@ -292,11 +292,11 @@ impl Metrics {
 
     /// An event stream of `generation` was compressed. The first one is logged.
     pub fn encoded_stream(&self, generation: Generation) {
-        let side = self.side(generation);
-        if !side.encoded_logged.swap(true, Ordering::Relaxed) {
+        let own = self.of(generation);
+        if !own.encoded_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(%generation, "a model server compresses event streams although the request does not allow it: they are forwarded without failover and error events");
         }
-        side.encoded_streams.inc();
+        own.encoded_streams.inc();
     }
 
     /// An attempt on `generation` failed.
@@ -306,8 +306,8 @@ impl Metrics {
 
     /// An exchange that was first assigned to `generation`, which failed it, has been completed by another attempt.
     pub fn completed_by_another(&self, generation: Generation) {
-        let side = self.side(generation);
-        side.completed_by_another.fetch_add(1, Ordering::Relaxed);
+        let own = self.of(generation);
+        own.completed_by_another.fetch_add(1, Ordering::Relaxed);
     }
 
     /// `to` answered a request after its last attempt, on `from`, had failed because of `cause`.

@@ -58,7 +58,7 @@ pub struct Recent {
     /// The time that the window covers: less after a start, up to five seconds more otherwise.
     pub length: Duration,
     /// In the order of [`Generation::ALL`](crate::split::Generation::ALL).
-    pub sides: [Totals; 2],
+    pub generations: [Totals; 2],
 }
 
 /// The record of the last five minutes.
@@ -77,7 +77,7 @@ struct Record {
 struct Interval {
     begin: Instant,
     end: Instant,
-    sides: [Totals; 2],
+    generations: [Totals; 2],
 }
 
 impl Windows {
@@ -113,25 +113,25 @@ impl Windows {
 impl Record {
     fn within(&self, now: Instant, window: Duration, since_last: [Totals; 2]) -> Recent {
         let mut begin = self.last;
-        let mut sides = since_last;
+        let mut generations = since_last;
         let reaches_back = |step: &&Interval| now.saturating_duration_since(step.end) < window;
         for step in self.steps.iter().rev().take_while(reaches_back) {
             begin = step.begin;
-            for (all, more) in sides.iter_mut().zip(&step.sides) {
+            for (all, more) in generations.iter_mut().zip(&step.generations) {
                 all.add(more);
             }
         }
         Recent {
             length: now.saturating_duration_since(begin),
-            sides,
+            generations,
         }
     }
 
-    fn end_step(&mut self, now: Instant, sides: [Totals; 2], counted: [Totals; 2]) {
+    fn end_step(&mut self, now: Instant, generations: [Totals; 2], counted: [Totals; 2]) {
         self.steps.push_back(Interval {
             begin: self.last,
             end: now,
-            sides,
+            generations,
         });
         (self.last, self.counted) = (now, counted);
         while let Some(first) = self.steps.front()
@@ -163,7 +163,7 @@ mod tests {
             counted[1].outcomes[0] = second;
             let now = start + Duration::from_secs(second);
             let [one, five] = windows.read(now, counted, [MINUTE, FIVE_MINUTES]);
-            let completed = |recent: &Recent| recent.sides[1].outcomes[0];
+            let completed = |recent: &Recent| recent.generations[1].outcomes[0];
             last = (completed(&one), completed(&five), one.length);
         }
         last

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::latency::Histogram;
-use crate::analysis::{Attempts, Counts, Outcomes, Side, Stratum};
+use crate::analysis::{Attempts, Counts, GenerationCounts, Outcomes, Stratum};
 use crate::split::Generation;
 use crate::sse::Api;
 
@@ -48,7 +48,7 @@ pub enum AttemptResult {
     FailedForGood,
 }
 
-/// The counters behind a [`Side`]: atomics, because every thread counts in the same ones.
+/// The counters behind a [`GenerationCounts`]: atomics, because every thread counts in the same ones.
 #[derive(Default)]
 pub struct Record {
     started: AtomicU64,
@@ -144,8 +144,8 @@ impl Record {
         }
     }
 
-    fn side(&self) -> Side {
-        Side {
+    fn counts(&self) -> GenerationCounts {
+        GenerationCounts {
             attempts: self.attempts(),
             first_event: self.first_event.sketch(),
             gap: self.gap.sketch(),
@@ -231,8 +231,9 @@ impl Strata {
             return Counts::default();
         }
         let strata = past.earlier.0.iter();
-        let only_old =
-            strata.map(|(stratum, [old, _])| (stratum.clone(), [old.clone(), Side::default()]));
+        let only_old = strata.map(|(stratum, [old, _])| {
+            (stratum.clone(), [old.clone(), GenerationCounts::default()])
+        });
         Counts(only_old.collect())
     }
 
@@ -250,7 +251,7 @@ impl Strata {
     /// All counts since the start of the process.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        Counts(self.each(Record::side).collect())
+        Counts(self.each(Record::counts).collect())
     }
 
     /// How the requests that were counted ended.
@@ -265,7 +266,8 @@ impl Strata {
             .into_iter()
             .flat_map(|class| (0..SIZES).map(move |size| (class, size)));
         kinds.enumerate().filter_map(move |(kind, (class, size))| {
-            let [old, new] = [&self.records[0], &self.records[1]].map(|side| side[kind].get());
+            let [old, new] =
+                [&self.records[0], &self.records[1]].map(|generation| generation[kind].get());
             if old.is_none() && new.is_none() {
                 return None;
             }
@@ -273,8 +275,12 @@ impl Strata {
                 class: class.as_str().into(),
                 size: u8::try_from(size).unwrap_or(u8::MAX),
             };
-            let sides = [old, new].map(|side| side.map(|side| read(side)).unwrap_or_default());
-            Some((stratum, sides))
+            let generations = [old, new].map(|generation| {
+                generation
+                    .map(|generation| read(generation))
+                    .unwrap_or_default()
+            });
+            Some((stratum, generations))
         })
     }
 
@@ -352,7 +358,7 @@ mod tests {
             &counts[&Stratum { class, size }]
         };
         let [old, new] = of("chat", 2);
-        assert_eq!(*old, Side::default());
+        assert_eq!(*old, GenerationCounts::default());
         let counted = new.attempts;
         assert_eq!((counted.started, counted.ended, counted.failed), (3, 1, 1));
         assert_eq!(counted.decided, 2, "the third one is in flight");

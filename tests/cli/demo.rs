@@ -175,7 +175,8 @@ fn its_figures_agree_with_those_of_its_own_clients() {
     for (what, proxy) in [("first token", first), ("gap", gap)] {
         let clients = medians_of_clients(&lines, what);
         for (proxy, client) in proxy.into_iter().zip(clients) {
-            // Allows for the bucket error on each side and for the time until the last line, which is longer on a busy machine.
+            // Allows for the bucket error of each generation and for the time until the last line, which is longer on a busy
+            // machine.
             let off = (proxy - client).abs();
             assert!(
                 off <= 0.3 * client + 20.0,

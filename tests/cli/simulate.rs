@@ -328,8 +328,8 @@ fn within_one_object_each_worker_replaces_another_one() {
     let rows = report["timeline"].as_array().unwrap();
     for row in rows {
         let sum = |what: &str| {
-            let side = |side: &str| row[what][side].as_u64().unwrap();
-            side("old") + side("new")
+            let generation = |generation: &str| row[what][generation].as_u64().unwrap();
+            generation("old") + generation("new")
         };
         assert_eq!(sum("asked"), 4, "{row}");
         assert!((3..=4).contains(&sum("ready")), "{row}");

@@ -31,17 +31,20 @@ async fn with_addresses_it_sums_the_proxies_and_names_those_that_do_not_respond(
         status["total"]["assignedLastMinute"],
         json!({"old": 4, "new": 4})
     );
-    for side in ["old", "new"] {
+    for generation in ["old", "new"] {
         let mut count = 0.0;
         for proxy in [&one, &other] {
             let name = "crossfade_time_to_first_event_seconds_count";
-            count += proxy.metrics().await.sum(name, &[("generation", side)]);
+            count += proxy
+                .metrics()
+                .await
+                .sum(name, &[("generation", generation)]);
         }
         assert_eq!(
-            status["total"][side]["firstEvent"]["count"].as_f64(),
+            status["total"][generation]["firstEvent"]["count"].as_f64(),
             Some(count)
         );
-        assert_eq!(status["total"][side]["outcomes"]["completed"], 4);
+        assert_eq!(status["total"][generation]["outcomes"]["completed"], 4);
     }
     assert_eq!(status["proxies"].as_array().unwrap().len(), 3);
     assert!(

@@ -1,4 +1,5 @@
-//! Streams continue on the other generation: because the pod of their frontend is deleted, or because the plan moves them off old.
+//! Streams continue on the other generation: because the pod of their frontend is deleted, or because the plan moves them off
+//! old.
 
 use std::collections::BTreeMap;
 
@@ -194,7 +195,7 @@ async fn streams_that_move_off_old_are_shown_in_the_status_until_old_is_empty() 
         .await
         .text();
     let metrics = rig::proxy::Metrics::parse(&metrics);
-    let on = |side| metrics.sum("crossfade_open_streams", &[("generation", side)]);
+    let on = |generation| metrics.sum("crossfade_open_streams", &[("generation", generation)]);
     assert_eq!((on("old"), on("new")), (0.0, OPEN as f64));
     assert_complete(fixture, open, WORDS).await;
     assert_eq!(continued(fixture).await, OPEN as f64);

@@ -71,9 +71,9 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
     let mut now = [4, 0];
     for (step, (wanted, weights)) in STEPS.into_iter().enumerate() {
         let begun = Instant::now();
-        for (side, name) in ["old", "new"].into_iter().enumerate() {
-            if wanted[side] != now[side] {
-                fixture.set_replicas(&format!("{name}-worker"), wanted[side]);
+        for (generation, name) in ["old", "new"].into_iter().enumerate() {
+            if wanted[generation] != now[generation] {
+                fixture.set_replicas(&format!("{name}-worker"), wanted[generation]);
             }
         }
         let is_more = wanted[1] > now[1];

@@ -59,7 +59,7 @@ impl Managed {
                 fixture: fixture(full).await,
             },
             kind: "deployment",
-            names: ["old", "new"].map(|side| vec![format!("{side}-worker")]),
+            names: ["old", "new"].map(|generation| vec![format!("{generation}-worker")]),
             paths: ["/spec/replicas", "/status/readyReplicas"],
             max_requested: u64::from(full) + surge,
             min_ready: u64::from(full) - unavailable,
@@ -83,8 +83,12 @@ impl Managed {
 
     /// The requested workers of each role of old and new.
     fn requested(&self) -> [Vec<u64>; 2] {
-        let requested =
-            |side: Vec<(u64, u64)>| side.into_iter().map(|(requested, _)| requested).collect();
+        let requested = |generation: Vec<(u64, u64)>| {
+            generation
+                .into_iter()
+                .map(|(requested, _)| requested)
+                .collect()
+        };
         self.sizes().map(requested)
     }
 

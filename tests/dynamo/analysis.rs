@@ -97,7 +97,7 @@ fn figures(report: &Value, metric: &str) -> [f64; 2] {
     let rows = report["metrics"].as_array().expect("rows").iter();
     let mut rows = rows.filter(|row| row["metric"] == metric);
     let row = rows.next().unwrap_or_else(|| panic!("{metric}: {report}"));
-    ["old", "new"].map(|side| row[side].as_f64().unwrap_or_else(|| panic!("{row}")))
+    ["old", "new"].map(|generation| row[generation].as_f64().unwrap_or_else(|| panic!("{row}")))
 }
 
 /// A mocker that sends about 25 tokens per second.
@@ -194,8 +194,8 @@ async fn no_alarm(lasts: Duration) {
     let (status, report) = analysis_report(&proxy);
     assert_ne!(status, Some(1), "{report:#}");
     for row in report["metrics"].as_array().expect("rows") {
-        for side in ["old", "new"] {
-            let samples = row["samples"][side].as_u64();
+        for generation in ["old", "new"] {
+            let samples = row["samples"][generation].as_u64();
             assert!(samples >= Some(200), "{row}");
         }
     }

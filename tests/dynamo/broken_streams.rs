@@ -13,11 +13,11 @@ struct StalledStream {
 }
 
 impl StalledStream {
-    async fn open(kind: RequestKind, address: std::net::SocketAddr, side: &str) -> Self {
-        let prompt = format!("<<words=5>> <<for={side} hang_after=2 words=9>>");
-        let mut client = kind.open(address, side, &prompt).await;
+    async fn open(kind: RequestKind, address: std::net::SocketAddr, generation: &str) -> Self {
+        let prompt = format!("<<words=5>> <<for={generation} hang_after=2 words=9>>");
+        let mut client = kind.open(address, generation, &prompt).await;
         assert_eq!(client.head().await.status, 200);
-        let begun = read_until(&mut client, &format!("{side}:1")).await;
+        let begun = read_until(&mut client, &format!("{generation}:1")).await;
         Self {
             kind,
             client,

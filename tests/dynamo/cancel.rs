@@ -78,7 +78,7 @@ async fn a_reset_http2_stream_stops_only_its_own_worker() {
         for (index, kind) in RequestKind::streams().enumerate() {
             let tag = format!("{name}{index}");
             let body = kind.body(&Stage::MidStream.prompt(&tag));
-            let headers = [(crate::pair::SIDE, "new")];
+            let headers = [(crate::pair::GENERATION, "new")];
             let mut stream = client.post(kind.family.path(), &headers, body).await;
             let mut seen = String::new();
             while !seen.contains("new:1") {

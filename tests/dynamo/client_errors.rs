@@ -1,7 +1,7 @@
 //! Dynamo's client errors are forwarded unchanged and not retried.
 
 use crate::dynamo::Options;
-use crate::pair::{Pair, RequestKind, SIDE, access};
+use crate::pair::{GENERATION, Pair, RequestKind, access};
 use crate::rig::{self, Client, End, Family};
 
 const CHAT: RequestKind = RequestKind {
@@ -23,12 +23,17 @@ async fn dynamos_rejection_of_an_invalid_request_is_forwarded_and_not_retried() 
         (rig::MESSAGES, r#"{"model":"tiny"}"#),
     ];
     for (path, body) in wrong {
-        for side in ["old", "new"] {
-            let stack = if side == "old" { &pair.old } else { &pair.new };
+        for generation in ["old", "new"] {
+            let stack = if generation == "old" {
+                &pair.old
+            } else {
+                &pair.new
+            };
             let direct = rig::client::post(stack.address(), path, &[], body).await;
             assert_eq!(direct.status / 100, 4, "{path} {body}: {}", direct.text());
             for proxy in &proxies {
-                let through = rig::client::post(proxy.address, path, &[(SIDE, side)], body).await;
+                let through =
+                    rig::client::post(proxy.address, path, &[(GENERATION, generation)], body).await;
                 assert_eq!(
                     (through.status, through.end),
                     (direct.status, End::Clean),
@@ -39,7 +44,7 @@ async fn dynamos_rejection_of_an_invalid_request_is_forwarded_and_not_retried() 
                     through.header("content-type"),
                     direct.header("content-type")
                 );
-                assert_eq!(through.generation(), side);
+                assert_eq!(through.generation(), generation);
             }
         }
     }
@@ -98,7 +103,7 @@ async fn dynamos_413_reaches_a_client_that_is_still_uploading() {
     let proxies = pair.proxies().await;
     let head = |framing: &str| {
         format!(
-            "POST {} HTTP/1.1\r\nhost: a\r\n{SIDE}: old\r\ncontent-type: application/json\r\n{framing}\r\n\r\n",
+            "POST {} HTTP/1.1\r\nhost: a\r\n{GENERATION}: old\r\ncontent-type: application/json\r\n{framing}\r\n\r\n",
             rig::CHAT
         )
     };
@@ -141,7 +146,8 @@ async fn dynamos_413_reaches_a_client_that_is_still_uploading() {
         );
         // The proxy itself has no lower limit: the other generation accepts the body.
         let body = CHAT.body("<<words=3>>") + &" ".repeat(SENT);
-        let response = rig::client::post(proxy.address, rig::CHAT, &[(SIDE, "new")], body).await;
+        let response =
+            rig::client::post(proxy.address, rig::CHAT, &[(GENERATION, "new")], body).await;
         CHAT.assert_text(&response, &pair.new, 3);
     }
     let events = pair.new.events();

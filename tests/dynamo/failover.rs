@@ -8,19 +8,23 @@ const CHAT: RequestKind = RequestKind {
     stream: true,
 };
 
-/// Opens one request of each kind that waits for its first token on `side`. The other side would send five words.
+/// Opens one request of each kind that waits for its first token on `generation`. The other generation would send five words.
 async fn in_prefill(
     proxy: &Proxy,
     pair: &Pair,
-    side: &str,
+    generation: &str,
     name: &str,
 ) -> Vec<(RequestKind, Client)> {
     let mut open = Vec::new();
     for (index, kind) in RequestKind::all().enumerate() {
         let tag = format!("{name}{index}");
-        let prompt = format!("<<words=5>> <<for={side} tag={tag} hang_after=0>>");
-        open.push((kind, kind.open(proxy.address, side, &prompt).await));
-        let stack = if side == "old" { &pair.old } else { &pair.new };
+        let prompt = format!("<<words=5>> <<for={generation} tag={tag} hang_after=0>>");
+        open.push((kind, kind.open(proxy.address, generation, &prompt).await));
+        let stack = if generation == "old" {
+            &pair.old
+        } else {
+            &pair.new
+        };
         stack.wait_event(&format!("started {tag}")).await;
     }
     open

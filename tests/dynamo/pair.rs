@@ -8,7 +8,7 @@ use crate::dynamo::{MODEL, Options, Stack};
 use crate::rig::{Client, End, Family, Proxy, Response};
 
 /// The override header, with which a test selects the generation of the first attempt.
-pub const SIDE: &str = "x-side";
+pub const GENERATION: &str = "x-generation";
 
 /// The protocols to the model servers.
 pub const PROTOCOLS: [&str; 2] = ["http1", "http2"];
@@ -32,11 +32,11 @@ impl Pair {
         Self { old, new }
     }
 
-    /// A proxy that sends `percent` of the requests to new, except those with the header [`SIDE`].
+    /// A proxy that sends `percent` of the requests to new, except those with the header [`GENERATION`].
     pub async fn proxy(&self, percent: u8, more: &[&str]) -> Proxy {
         let (old, new, percent) = (self.old.url(), self.new.url(), percent.to_string());
         let mut args = vec!["--old", &old, "--new", &new, "--split", &percent];
-        args.extend(["--override-header", SIDE]);
+        args.extend(["--override-header", GENERATION]);
         args.extend(more);
         Proxy::start(&args).await
     }
@@ -89,10 +89,11 @@ impl RequestKind {
         body
     }
 
-    /// Sends a request to `side` without reading its response.
-    pub async fn open(self, address: SocketAddr, side: &str, prompt: &str) -> Client {
+    /// Sends a request to `generation` without reading its response.
+    pub async fn open(self, address: SocketAddr, generation: &str, prompt: &str) -> Client {
         let mut client = Client::connect(address).await;
-        self.send(&mut client, &[(SIDE, side)], prompt).await;
+        self.send(&mut client, &[(GENERATION, generation)], prompt)
+            .await;
         client
     }
 
@@ -102,8 +103,11 @@ impl RequestKind {
             .await;
     }
 
-    pub async fn response(self, address: SocketAddr, side: &str, prompt: &str) -> Response {
-        self.open(address, side, prompt).await.response().await
+    pub async fn response(self, address: SocketAddr, generation: &str, prompt: &str) -> Response {
+        self.open(address, generation, prompt)
+            .await
+            .response()
+            .await
     }
 
     /// The text of a response.

@@ -1,7 +1,7 @@
 //! Responses pass through the proxy byte for byte. Only IDs and times differ from request to request.
 
 use crate::dynamo::MODEL;
-use crate::pair::{PROTOCOLS, Pair, RequestKind, SIDE, normal};
+use crate::pair::{GENERATION, PROTOCOLS, Pair, RequestKind, normal};
 use crate::rig::{self, End, Family, Response, client::http2};
 
 const PROMPT: &str = "Say much. <<words=120>>";
@@ -52,7 +52,7 @@ async fn each_family_passes_byte_for_byte_over_either_protocol() {
         kind.assert_text(&direct, &pair.old, 120);
         assert_eq!(direct.header("x-request-id"), Some("request-7"));
         for (proxy, protocol) in proxies.iter().zip(PROTOCOLS) {
-            let headers = [(SIDE, "old"), request_id];
+            let headers = [(GENERATION, "old"), request_id];
             let through = rig::client::post(proxy.address, path, &headers, &body).await;
             assert_same(&through, &direct, &format!("{kind:?} over {protocol}"));
         }
@@ -96,7 +96,8 @@ async fn the_tokens_of_streams_and_of_unary_responses_are_counted_over_either_pr
             let usage = [r#""completion_tokens":7"#, r#""output_tokens":7"#];
             let text = direct.text();
             assert!(usage.iter().any(|usage| text.contains(usage)), "{text}");
-            let through = rig::client::post(proxy.address, path, &[(SIDE, "new")], &body).await;
+            let through =
+                rig::client::post(proxy.address, path, &[(GENERATION, "new")], &body).await;
             let what = format!("{kind:?} over {protocol}");
             assert_same(&through, &direct, &what);
             let before = tokens;
@@ -119,7 +120,7 @@ async fn many_http2_streams_of_one_client_pass_over_either_protocol() {
             let (path, body) = (kind.family.path(), kind.body("<<words=20 each_ms=1>>"));
             let direct = rig::client::post(pair.new.address(), path, &[], &body).await;
             let through = client
-                .post(path, &[(SIDE, "new")], &body)
+                .post(path, &[(GENERATION, "new")], &body)
                 .await
                 .response()
                 .await;
@@ -127,12 +128,14 @@ async fn many_http2_streams_of_one_client_pass_over_either_protocol() {
         }
         let mut open = Vec::new();
         for (index, kind) in RequestKind::streams().cycle().take(STREAMS).enumerate() {
-            let (side, stack) = [("old", &pair.old), ("new", &pair.new)][index % 2];
+            let (generation, stack) = [("old", &pair.old), ("new", &pair.new)][index % 2];
             let body = kind.body("<<words=30 each_ms=3>>");
             open.push((
                 kind,
                 stack,
-                client.post(kind.family.path(), &[(SIDE, side)], body).await,
+                client
+                    .post(kind.family.path(), &[(GENERATION, generation)], body)
+                    .await,
             ));
         }
         for (kind, stack, stream) in open {

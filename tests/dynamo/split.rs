@@ -40,16 +40,18 @@ async fn at_25_percent_new_serves_a_quarter_of_the_requests() {
                 let response = client.response().await;
                 assert_eq!((response.status, response.end), (200, End::Clean));
                 let answer = kind.text(&response);
-                let side = texts.iter().position(|text| *text == answer);
-                let side = side.unwrap_or_else(|| panic!("unexpected answer {answer:?}"));
-                assert_eq!(response.generation(), ["old", "new"][side]);
-                counts[side] += 1;
+                let generation = texts.iter().position(|text| *text == answer);
+                let generation =
+                    generation.unwrap_or_else(|| panic!("unexpected answer {answer:?}"));
+                assert_eq!(response.generation(), ["old", "new"][generation]);
+                counts[generation] += 1;
             }
             counts
         });
     }
     let counts = clients.join_all().await;
-    let [old, new] = [0, 1].map(|side| counts.iter().map(|counts| counts[side]).sum::<u32>());
+    let [old, new] =
+        [0, 1].map(|generation| counts.iter().map(|counts| counts[generation]).sum::<u32>());
     assert_eq!(old + new, (CLIENTS * EACH) as u32);
     assert!((19..=21).contains(&new), "{new} of {}", old + new);
     proxy.outcomes("completed", old + new).await;

@@ -148,7 +148,7 @@ fn of_api_server(cluster: &Cluster, name: &str) -> f64 {
 
 /// A status as large as that of the controller, different for each number.
 fn status(number: usize) -> Value {
-    let side = serde_json::json!({
+    let generation = serde_json::json!({
         "workers": "4/4", "roles": {"worker": {"ready": 4, "desired": 4, "fullSize": 4}}, "capacityPercent": 100,
         "readyFrontends": 2, "openStreams": number,
     });
@@ -173,7 +173,7 @@ fn status(number: usize) -> Value {
     let weights = serde_json::json!({"percent": 50, "weights": {"old": 1, "new": 1}});
     serde_json::json!({"status": {
         "observedGeneration": 3, "phase": "Progressing", "message": format!("write {number}"), "rule": "Capacity",
-        "wanted": weights, "observed": weights, "old": side, "new": side, "frontends": {"total": 2, "applied": 2},
+        "wanted": weights, "observed": weights, "old": generation, "new": generation, "frontends": {"total": 2, "applied": 2},
         "safeToDeleteOld": false, "lastOldWorkerDispensable": false, "lastTransitionTime": "2026-01-01T00:00:00Z",
         "conditions": kinds.map(condition),
     }})

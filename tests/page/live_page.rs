@@ -105,12 +105,12 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
             says("New gets 50.0% of the requests. Not enough data: "),
         )
         .await;
-    for side in ["old", "new"] {
-        let rate = format!("[data-recent='{side}.lastMinute.requests']");
+    for generation in ["old", "new"] {
+        let rate = format!("[data-recent='{generation}.lastMinute.requests']");
         browser
             .until(&rate, |text| text.parse().is_ok_and(|rate: f64| rate > 0.0))
             .await;
-        let errors = format!("[data-recent='{side}.lastMinute.errors']");
+        let errors = format!("[data-recent='{generation}.lastMinute.errors']");
         browser.until(&errors, |text| text == "0.0%").await;
     }
     send("cut", 40).await;

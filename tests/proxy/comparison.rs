@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rig::*;
-use crossfade::analysis::{Counts, Side, Stratum};
+use crossfade::analysis::{Counts, GenerationCounts, Stratum};
 use crossfade::state_api::Client as StateClient;
 
 const FAILED: &str = "crossfade_failed_attempts_total";
@@ -21,19 +21,20 @@ async fn counts(proxy: &Proxy) -> Counts {
     reply.counts[0].read()
 }
 
-/// Waits for `count` first attempts, and returns both sides summed over all strata.
-async fn sides(proxy: &Proxy, count: u64) -> [Side; 2] {
+/// Waits for `count` first attempts, and returns both generations summed over all strata.
+async fn generations(proxy: &Proxy, count: u64) -> [GenerationCounts; 2] {
     until("the exchanges are over", async || {
-        let sides = counts(proxy).await.total();
-        (sides[0].attempts.ended + sides[1].attempts.ended == count).then_some(sides)
+        let generations = counts(proxy).await.total();
+        (generations[0].attempts.ended + generations[1].attempts.ended == count)
+            .then_some(generations)
     })
     .await
 }
 
 /// The numbers of started and of failed requests.
-fn figures(side: &Side) -> (u64, u64) {
-    assert_eq!(side.attempts.started, side.attempts.ended);
-    (side.attempts.started, side.attempts.failed)
+fn figures(generation: &GenerationCounts) -> (u64, u64) {
+    assert_eq!(generation.attempts.started, generation.attempts.ended);
+    (generation.attempts.started, generation.attempts.failed)
 }
 
 #[tokio::test]
@@ -45,14 +46,14 @@ async fn a_failure_of_new_counts_against_it_although_old_recovers_the_request() 
         let response = proxy.chat().await;
         assert_eq!((response.status, response.generation()), (200, "old"));
     }
-    let [old_side, new_side] = sides(&proxy, 20).await;
+    let [old, new] = generations(&proxy, 20).await;
     assert_eq!(
-        figures(&old_side),
+        figures(&old),
         (10, 0),
         "the recovered ones are no first attempts"
     );
-    assert_eq!(figures(&new_side), (10, 10));
-    assert_eq!(new_side.first_event.count(), 0);
+    assert_eq!(figures(&new), (10, 10));
+    assert_eq!(new.first_event.count(), 0);
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum(FAILED, &[("generation", "new")]), 10.0);
     assert_eq!(metrics.sum(FAILED, &[("generation", "old")]), 0.0);
@@ -102,8 +103,8 @@ async fn each_failed_attempt_counts_once_regardless_of_the_cause() {
         let plan = PlanFile::new(&manifest(&new.url(), 0, 1, NO_FAILOVER));
         let proxy = Proxy::planned(&old, &plan, &[]).await;
         proxy.chat().await;
-        let [_, side] = sides(&proxy, 1).await;
-        assert_eq!(figures(&side), (1, 1), "{cause:?}");
+        let [_, generation] = generations(&proxy, 1).await;
+        assert_eq!(figures(&generation), (1, 1), "{cause:?}");
         let metrics = proxy.metrics().await;
         let expected = f64::from(u8::from(cause.is_some()));
         assert_eq!(metrics.sum(FAILED, &[]), expected, "{cause:?}");
@@ -128,8 +129,8 @@ async fn a_refused_connection_counts_against_its_generation() {
     for _ in 0..10 {
         assert_eq!(proxy.chat().await.generation(), "old");
     }
-    let [old_side, new_side] = sides(&proxy, 10).await;
-    assert_eq!((figures(&old_side), figures(&new_side)), ((5, 0), (5, 5)));
+    let [old, new] = generations(&proxy, 10).await;
+    assert_eq!((figures(&old), figures(&new)), ((5, 0), (5, 5)));
     let labels = [("generation", "new"), ("cause", "connect")];
     proxy.counts(FAILED, &labels, 5.0).await;
 }
@@ -152,18 +153,18 @@ async fn failures_that_no_server_caused_count_against_no_generation() {
     client.head().await;
     client.until(&content("new", 0)).await;
     drop(client);
-    let [_, side] = sides(&proxy, 1).await;
-    assert_eq!(figures(&side), (1, 0));
+    let [_, generation] = generations(&proxy, 1).await;
+    assert_eq!(figures(&generation), (1, 0));
     // The split does not assign this request, so it is not compared.
     let forced = [("x-generation", "old")];
     let response = client::post(proxy.address, CHAT, &forced, STREAMING).await;
     assert_eq!(response.generation(), "old");
     client::get(proxy.address, MODELS).await;
     proxy.outcomes("completed", 2).await;
-    let [old_side, new_side] = counts(&proxy).await.total();
-    assert_eq!((figures(&old_side), figures(&new_side)), ((0, 0), (1, 0)));
+    let [old, new] = counts(&proxy).await.total();
+    assert_eq!((figures(&old), figures(&new)), ((0, 0), (1, 0)));
     assert_eq!(
-        new_side.attempts.completed, 0,
+        new.attempts.completed, 0,
         "the client disconnected before the end"
     );
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
@@ -186,11 +187,11 @@ async fn streams_are_sampled_by_class_and_body_size() {
             client::post(proxy.address, CHAT, &[], body).await;
         }
     }
-    let [old_side, new_side] = sides(&proxy, 8).await;
-    for side in [&old_side, &new_side] {
-        assert_eq!(side.attempts.started, 4);
+    let [old, new] = generations(&proxy, 8).await;
+    for generation in [&old, &new] {
+        assert_eq!(generation.attempts.started, 4);
         assert_eq!(
-            (side.first_event.count(), side.gap.count()),
+            (generation.first_event.count(), generation.gap.count()),
             (4, 4),
             "one each"
         );
@@ -212,13 +213,10 @@ async fn latencies_of_a_new_server_that_was_just_added_do_not_count() {
     for _ in 0..4 {
         proxy.chat().await;
     }
-    let [old_side, new_side] = sides(&proxy, 4).await;
-    assert_eq!(
-        (old_side.first_event.count(), new_side.first_event.count()),
-        (2, 0)
-    );
-    assert_eq!((old_side.gap.count(), new_side.gap.count()), (2, 0));
-    assert_eq!(new_side.attempts.started, 2, "its requests count");
+    let [old, new] = generations(&proxy, 4).await;
+    assert_eq!((old.first_event.count(), new.first_event.count()), (2, 0));
+    assert_eq!((old.gap.count(), new.gap.count()), (2, 0));
+    assert_eq!(new.attempts.started, 2, "its requests count");
 }
 
 #[tokio::test]
@@ -263,17 +261,21 @@ async fn another_new_generation_starts_without_a_record() {
 
     plan.write(&manifest(&good.url(), 0, 1, NO_FAILOVER));
     proxy.counts("crossfade_plan_epoch", &[], 3.0).await;
-    assert_eq!(counts(&proxy).await.total(), <[Side; 2]>::default());
+    assert_eq!(
+        counts(&proxy).await.total(),
+        <[GenerationCounts; 2]>::default()
+    );
     // The end of a stream of the earlier generation does not count against this one.
     gate.open();
     client.rest(head).await;
     proxy.outcomes("truncated", 1).await;
     assert_eq!(proxy.chat().await.generation(), "new");
-    let [_, new] = sides(&proxy, 1).await;
+    let [_, new] = generations(&proxy, 1).await;
     assert_eq!(figures(&new), (1, 0));
 }
 
-/// New may reject requests that old accepts. Without a session, only the split selects the side, so clients cannot cause this.
+/// New may reject requests that old accepts. Without a session, only the split selects the generation, so clients cannot cause
+/// this.
 #[tokio::test]
 async fn a_rejected_request_counts_against_its_generation() {
     let old = Upstream::start(healthy("old")).await;
@@ -282,13 +284,10 @@ async fn a_rejected_request_counts_against_its_generation() {
     for _ in 0..10 {
         proxy.chat().await;
     }
-    let [old_side, new_side] = sides(&proxy, 10).await;
-    assert_eq!((figures(&old_side), figures(&new_side)), ((5, 0), (5, 5)));
-    assert_eq!(
-        (old_side.attempts.completed, new_side.attempts.completed),
-        (5, 0)
-    );
-    assert_eq!(new_side.attempts.unanswered, 0, "it is not tried on old");
+    let [old, new] = generations(&proxy, 10).await;
+    assert_eq!((figures(&old), figures(&new)), ((5, 0), (5, 5)));
+    assert_eq!((old.attempts.completed, new.attempts.completed), (5, 0));
+    assert_eq!(new.attempts.unanswered, 0, "it is not tried on old");
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
@@ -303,9 +302,9 @@ async fn a_rejection_in_a_session_does_not_count() {
     for session in ["one", "other"] {
         client::post(proxy.address, CHAT, &[("x-session", session)], STREAMING).await;
     }
-    let [_, new_side] = sides(&proxy, 2).await;
-    assert_eq!(figures(&new_side), (2, 0));
-    assert_eq!(new_side.attempts.decided, 0, "it counted as a success");
+    let [_, new] = generations(&proxy, 2).await;
+    assert_eq!(figures(&new), (2, 0));
+    assert_eq!(new.attempts.decided, 0, "it counted as a success");
 }
 
 /// A request could fail on any server, for example because of an unknown model or a prompt that crashes its server.
@@ -326,10 +325,10 @@ async fn a_failure_in_a_session_counts_once_the_other_generation_has_served_the_
         let plan = PlanFile::new(&manifest(&new.url(), 0, 1, &more));
         let proxy = Proxy::planned(&old, &plan, &[]).await;
         client::post(proxy.address, CHAT, &[("x-session", "one")], STREAMING).await;
-        let [_, side] = sides(&proxy, 1).await;
-        assert_eq!(figures(&side), (1, failed), "{case}");
+        let [_, generation] = generations(&proxy, 1).await;
+        assert_eq!(figures(&generation), (1, failed), "{case}");
         assert_eq!(
-            (side.attempts.decided, side.attempts.completed),
+            (generation.attempts.decided, generation.attempts.completed),
             (failed, 0),
             "{case}"
         );
@@ -344,9 +343,12 @@ async fn a_failure_in_a_session_counts_once_the_other_generation_has_served_the_
         let session = session.to_string();
         client::post(proxy.address, CHAT, &[("x-session", &session)], STREAMING).await;
     }
-    let [_, side] = sides(&proxy, 20).await;
-    assert!((1..20).contains(&side.attempts.failed), "{side:?}");
-    assert_eq!(side.attempts.decided, side.attempts.failed);
+    let [_, generation] = generations(&proxy, 20).await;
+    assert!(
+        (1..20).contains(&generation.attempts.failed),
+        "{generation:?}"
+    );
+    assert_eq!(generation.attempts.decided, generation.attempts.failed);
 }
 
 /// While new gets all requests, only retries on old are a control group.
@@ -363,10 +365,10 @@ async fn only_retryable_failures_are_compared_with_retries() {
         let new = Upstream::start(serving(script)).await;
         let proxy = Proxy::split(&old, &new, 100).await;
         proxy.chat().await;
-        let [old_side, new_side] = sides(&proxy, 1).await;
-        assert_eq!(figures(&new_side), (1, 1));
+        let [old, new] = generations(&proxy, 1).await;
+        assert_eq!(figures(&new), (1, 1));
         assert_eq!(
-            (new_side.attempts.unanswered, old_side.attempts.retried),
+            (new.attempts.unanswered, old.attempts.retried),
             (unanswered, unanswered)
         );
     }
@@ -379,27 +381,21 @@ async fn second_attempts_on_old_are_counted_separately() {
     let new = Upstream::start(serving(status(500))).await;
     let proxy = Proxy::split(&old, &new, 100).await;
     assert_eq!(proxy.chat().await.generation(), "old");
-    let [old_side, new_side] = sides(&proxy, 1).await;
+    let [of_old, of_new] = generations(&proxy, 1).await;
     assert_eq!(
         (
-            old_side.attempts.started,
-            old_side.attempts.retried,
-            old_side.attempts.retries_failed
+            of_old.attempts.started,
+            of_old.attempts.retried,
+            of_old.attempts.retries_failed
         ),
         (0, 1, 0)
     );
-    assert_eq!(
-        (new_side.attempts.failed, new_side.attempts.unanswered),
-        (1, 1)
-    );
+    assert_eq!((of_new.attempts.failed, of_new.attempts.unanswered), (1, 1));
     let failing = Upstream::start(serving(status(500))).await;
     let proxy = Proxy::split(&failing, &new, 100).await;
     assert_eq!(proxy.chat().await.status, 500);
-    let [old_side, _] = sides(&proxy, 1).await;
-    assert_eq!(
-        (old_side.attempts.retried, old_side.attempts.retries_failed),
-        (1, 1)
-    );
+    let [old, _] = generations(&proxy, 1).await;
+    assert_eq!((old.attempts.retried, old.attempts.retries_failed), (1, 1));
 }
 
 /// A request that old recovers is an error of new, although no client sees it.
@@ -415,8 +411,13 @@ async fn the_error_ratio_of_a_generation_includes_requests_that_the_other_recove
     let address = proxy.admin.to_string();
     let client = StateClient::connect(&address, Duration::from_secs(5)).await;
     let state = client.unwrap().get().await.unwrap();
-    let ratio = |side: &Option<crossfade::state_api::v1::Generation>| {
-        let recent = side.as_ref().unwrap().last_five_minutes.as_ref().unwrap();
+    let ratio = |generation: &Option<crossfade::state_api::v1::Generation>| {
+        let recent = generation
+            .as_ref()
+            .unwrap()
+            .last_five_minutes
+            .as_ref()
+            .unwrap();
         recent.error_ratio()
     };
     assert_eq!(
@@ -439,8 +440,8 @@ async fn a_session_counts_once_regardless_of_its_number_of_requests() {
         }
     }
     proxy.outcomes("completed", 40).await;
-    let [old_side, new_side] = counts(&proxy).await.total();
-    let all = old_side.attempts.started + new_side.attempts.started;
+    let [old, new] = counts(&proxy).await.total();
+    let all = old.attempts.started + new.attempts.started;
     // Another minute may have started meanwhile.
     assert!((2..=4).contains(&all), "{all}");
 }
@@ -463,12 +464,12 @@ async fn the_wait_of_a_client_that_gives_up_is_a_lower_bound_of_the_latency() {
         // The client waits for this long before it gives up.
         tokio::time::sleep(Duration::from_millis(300)).await;
         drop(client);
-        let [_, side] = sides(&proxy, 1).await;
-        assert_eq!(figures(&side), (1, 0));
+        let [_, generation] = generations(&proxy, 1).await;
+        assert_eq!(figures(&generation), (1, 0));
         let values = if has_content {
-            side.gap
+            generation.gap
         } else {
-            side.first_event
+            generation.first_event
         };
         assert_eq!(values.count(), 1);
         assert!(

@@ -61,7 +61,7 @@ fn failures() -> Vec<(&'static str, &'static str, Script)> {
     ]
 }
 
-/// Asserts that the client got a complete stream of `by`, and nothing of the failed side except comments.
+/// Asserts that the client got a complete stream of `by`, and nothing of the failed generation except comments.
 fn assert_saved(response: &Response, by: &str, what: &str) {
     assert_eq!((response.status, response.end), (200, End::Clean), "{what}");
     let text = response.text().replace(": waiting\n\n", "");
@@ -351,7 +351,7 @@ async fn a_first_error_event_with_another_code_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn a_model_that_both_sides_lack_is_not_found() {
+async fn a_model_that_both_generations_lack_is_not_found() {
     for both in [model_not_found, empty_404] {
         let old = Upstream::always(both()).await;
         let new = Upstream::always(both()).await;

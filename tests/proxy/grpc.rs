@@ -106,8 +106,8 @@ async fn the_state_names_the_process_and_the_plan_in_force() {
     assert!(since >= before && since <= read);
     assert_eq!((&plan.refusal, plan.refused_total), (&None, 0));
     assert_eq!(plan.source_lost_for, None);
-    for side in [&state.old, &state.new] {
-        let endpoints = side.as_ref().unwrap().endpoints.unwrap();
+    for generation in [&state.old, &state.new] {
+        let endpoints = generation.as_ref().unwrap().endpoints.unwrap();
         assert_eq!((endpoints.healthy, endpoints.known), (1, 1));
     }
 }
@@ -157,7 +157,7 @@ async fn the_figures_of_the_state_equal_the_metrics() {
     })
     .await;
     let proxy = Proxy::split(&old, &new, 50).await;
-    // Seven requests per case, so that each case reaches both sides. Chats in between keep new from being ejected.
+    // Seven requests per case, so that each case reaches both generations. Chats in between keep new from being ejected.
     for _ in 0..4 {
         for _ in 0..5 {
             proxy.chat().await;
@@ -191,38 +191,38 @@ async fn the_figures_of_the_state_equal_the_metrics() {
     let state = state(&proxy).await;
     let metrics = proxy.metrics().await;
     let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) as u64;
-    for (name, side) in [("old", &state.old), ("new", &state.new)] {
-        let side = side.as_ref().unwrap();
-        let generation = ("generation", name);
+    for (name, generation) in [("old", &state.old), ("new", &state.new)] {
+        let generation = generation.as_ref().unwrap();
+        let label = ("generation", name);
         assert_eq!(
-            side.open_streams,
-            sum("crossfade_open_streams", &[generation])
+            generation.open_streams,
+            sum("crossfade_open_streams", &[label])
         );
-        assert_eq!(side.open_streams, u64::from(name == "new"));
-        let outcomes = side.outcomes.unwrap();
+        assert_eq!(generation.open_streams, u64::from(name == "new"));
+        let outcomes = generation.outcomes.unwrap();
         for (outcome, count) in [
             ("completed", outcomes.completed),
             ("truncated", outcomes.truncated),
             ("failed", outcomes.failed),
             ("cancelled", outcomes.cancelled),
         ] {
-            let labels = [generation, ("outcome", outcome)];
+            let labels = [label, ("outcome", outcome)];
             assert_eq!(
                 count,
                 sum("crossfade_requests_total", &labels),
                 "{labels:?}"
             );
         }
-        let first_event = side.first_event.clone().unwrap();
+        let first_event = generation.first_event.clone().unwrap();
         assert!(first_event.count >= 10, "{first_event:?}");
         assert_eq!(
             first_event,
             shown(&metrics, "crossfade_time_to_first_event_seconds", name)
         );
-        let gap = side.gap.clone().unwrap();
+        let gap = generation.gap.clone().unwrap();
         assert!(gap.count >= 20 && gap.sum > 0.0, "{gap:?}");
         assert_eq!(gap, shown(&metrics, "crossfade_inter_event_seconds", name));
-        let lasted = side.stream_duration.clone().unwrap();
+        let lasted = generation.stream_duration.clone().unwrap();
         assert!(lasted.count >= 10 && lasted.sum > gap.sum, "{lasted:?}");
         assert_eq!(
             lasted,

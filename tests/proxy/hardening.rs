@@ -74,7 +74,7 @@ async fn a_client_that_disconnects_while_its_body_is_read_for_affinity_returns_i
 }
 
 #[tokio::test]
-async fn an_error_names_the_side_that_failed_and_the_reason_but_no_address() {
+async fn an_error_names_the_generation_that_failed_and_the_reason_but_no_address() {
     let (old, new) = ("127.0.0.1:9", "127.0.0.1:1");
     for path in [CHAT, MESSAGES, MODELS] {
         let proxy = Proxy::start(&["--old", old, "--new", new, "--split", "50"]).await;
@@ -414,7 +414,7 @@ async fn the_trailers_of_a_recovered_stream_are_those_of_the_second_server() {
 }
 
 #[tokio::test]
-async fn the_list_of_models_is_served_while_one_side_hangs() {
+async fn the_list_of_models_is_served_while_one_generation_hangs() {
     let answering = Upstream::always(models(&["a"])).await;
     let hanging = Upstream::always(Script::new().hang()).await;
     let one = Proxy::split(&answering, &hanging, 50).await;

@@ -241,7 +241,7 @@ async fn tokens_of_a_unary_response_are_counted() {
 }
 
 #[tokio::test]
-async fn a_recovered_stream_is_counted_for_the_side_that_served_it() {
+async fn a_recovered_stream_is_counted_for_the_generation_that_served_it() {
     let new = Upstream::always(stream_of(&role("new")).reset()).await;
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::split(&old, &new, 100).await;
@@ -249,10 +249,10 @@ async fn a_recovered_stream_is_counted_for_the_side_that_served_it() {
     let labels = [("generation", "new"), ("outcome", "completed")];
     proxy.counts("crossfade_requests_total", &labels, 1.0).await;
     let metrics = proxy.metrics().await;
-    let first = |side| {
+    let first = |generation| {
         metrics.sum(
             "crossfade_time_to_first_event_seconds_count",
-            &[("generation", side)],
+            &[("generation", generation)],
         )
     };
     assert_eq!((first("old"), first("new")), (1.0, 0.0));
@@ -263,7 +263,7 @@ async fn a_recovered_stream_is_counted_for_the_side_that_served_it() {
 }
 
 #[tokio::test]
-async fn open_streams_follow_the_side_that_carries_them() {
+async fn open_streams_follow_the_generation_that_carries_them() {
     let gate = Gate::closed();
     let script = Script::new().sse().wait(&gate).events(&chat_text("old"));
     let old = Upstream::always(script).await;

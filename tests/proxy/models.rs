@@ -109,7 +109,7 @@ async fn the_union_is_neither_conditional_nor_described_by_fields_of_one_list() 
 }
 
 #[tokio::test]
-async fn if_one_side_fails_the_list_is_that_of_the_other() {
+async fn if_one_generation_fails_the_list_is_that_of_the_other() {
     for failing in [
         status(503),
         empty_404(),
@@ -134,7 +134,7 @@ async fn if_one_side_fails_the_list_is_that_of_the_other() {
 }
 
 #[tokio::test]
-async fn both_sides_failing_is_an_error_that_names_them() {
+async fn both_generations_failing_is_an_error_that_names_them() {
     let (old, new) = (
         Upstream::always(Script::new().reset()).await,
         Upstream::nobody(),
@@ -151,7 +151,7 @@ async fn both_sides_failing_is_an_error_that_names_them() {
 }
 
 #[tokio::test]
-async fn a_model_is_described_by_the_side_that_has_it() {
+async fn a_model_is_described_by_the_generation_that_has_it() {
     let old = knowing(&["both", "only-old"], "old").await;
     let new = knowing(&["both", "only-new"], "new").await;
     let proxy = Proxy::split(&old, &new, 50).await;

@@ -200,7 +200,8 @@ async fn a_moving_stream_counts_for_old_until_new_has_continued_it() {
     })
     .await;
     // Until new has sent content, old may have to continue.
-    let on = |metrics: &proxy::Metrics, side| metrics.sum(OPEN, &[("generation", side)]);
+    let on =
+        |metrics: &proxy::Metrics, generation| metrics.sum(OPEN, &[("generation", generation)]);
     let metrics = proxy.metrics().await;
     assert_eq!((on(&metrics, "old"), on(&metrics, "new")), (1.0, 0.0));
     assert_eq!(metrics.sum(MOVING, &[]), 1.0);

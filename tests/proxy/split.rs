@@ -180,7 +180,7 @@ async fn a_body_field_holds_a_session_when_it_is_enabled() {
 async fn requests_with_a_session_count_so_that_the_total_matches_the_share() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 50).await;
-    // All requests of one session go to one side. Those without a session compensate for it.
+    // All requests of one session go to one generation. Those without a session compensate for it.
     let sticky = generations(&proxy, 20, &[("x-session-id", "a")], UNARY).await;
     let free = generations(&proxy, 60, &[], UNARY).await;
     let all = new_among(&sticky) + new_among(&free);

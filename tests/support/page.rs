@@ -24,15 +24,15 @@ pub fn expected(metrics: &Metrics) -> Figures {
     let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
     let proxies = metrics.of("crossfade_plan_epoch").len() as f64;
     let mut is = |figure: &str, wanted: String| figures.insert(figure.to_owned(), wanted);
-    for side in ["old", "new"] {
-        let label = ("generation", side);
+    for generation in ["old", "new"] {
+        let label = ("generation", generation);
         is(
-            &format!("{side}.openStreams"),
+            &format!("{generation}.openStreams"),
             sum("crossfade_open_streams", &[label]).to_string(),
         );
         for outcome in ["completed", "truncated", "failed", "cancelled"] {
             let count = sum("crossfade_requests_total", &[label, ("outcome", outcome)]);
-            is(&format!("{side}.{outcome}"), count.to_string());
+            is(&format!("{generation}.{outcome}"), count.to_string());
         }
         // Each proxy counts the same addresses.
         let addresses = |state| {
@@ -41,7 +41,7 @@ pub fn expected(metrics: &Metrics) -> Figures {
         };
         let (healthy, ejected) = (addresses("healthy"), addresses("ejected"));
         is(
-            &format!("{side}.endpoints"),
+            &format!("{generation}.endpoints"),
             format!("{healthy} of {}", healthy + ejected),
         );
         for (figure, name) in [
@@ -49,7 +49,7 @@ pub fn expected(metrics: &Metrics) -> Figures {
             ("gap", "crossfade_inter_event_seconds"),
         ] {
             let count = sum(&format!("{name}_count"), &[label]);
-            is(&format!("{side}.{figure}.count"), count.to_string());
+            is(&format!("{generation}.{figure}.count"), count.to_string());
         }
     }
     for (figure, name) in [

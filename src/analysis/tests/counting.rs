@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::analysis::{Accumulator, Attempts, Counts, MAX_STRATA, Reading, Side, Stratum};
+use crate::analysis::{
+    Accumulator, Attempts, Counts, GenerationCounts, MAX_STRATA, Reading, Stratum,
+};
 use crate::latency::Sketch;
 
 fn counts(started: u64) -> Counts {
@@ -16,12 +18,12 @@ fn counts(started: u64) -> Counts {
         decided: started,
         ..Attempts::default()
     };
-    let side = Side {
+    let generation = GenerationCounts {
         attempts,
         first_event: Sketch::new([(40, started)], 0),
-        ..Side::default()
+        ..GenerationCounts::default()
     };
-    Counts([(stratum, [side.clone(), side])].into())
+    Counts([(stratum, [generation.clone(), generation])].into())
 }
 
 fn reading(proxy: &str, process: &str, uptime: u64, started: u64) -> Reading {
@@ -154,9 +156,9 @@ fn forged_values_of_proxies_are_bounded() {
     assert_eq!((first, again), (4096, 0));
     let mut all = Counts::default();
     for class in 0..1000 {
-        let [(_, sides)] = [counts(1).0.into_iter().next().unwrap()];
+        let [(_, generations)] = [counts(1).0.into_iter().next().unwrap()];
         let class = class.to_string().into();
-        all.add(&Counts([(Stratum { class, size: 0 }, sides)].into()));
+        all.add(&Counts([(Stratum { class, size: 0 }, generations)].into()));
     }
     assert_eq!(all.0.len(), MAX_STRATA);
 }

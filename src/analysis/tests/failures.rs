@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::analysis::requests;
-use crate::analysis::{Attempts, Counts, Margins, Memory, Outcomes, Side, Stratum, Verdict};
+use crate::analysis::{
+    Attempts, Counts, GenerationCounts, Margins, Memory, Outcomes, Stratum, Verdict,
+};
 
 #[test]
 fn a_failure_is_found_at_once_and_stays() {
@@ -119,8 +121,8 @@ fn failures_of_earlier_requests_do_not_count_against_the_few_that_begin_now() {
     let mut memory = Memory::default();
     memory.look(&margins, Counts::default(), Duration::ZERO);
     let counts = |old: [u64; 3], new: [u64; 3]| {
-        let side = |[started, ended, failed]: [u64; 3]| {
-            Side::from(Attempts {
+        let generation = |[started, ended, failed]: [u64; 3]| {
+            GenerationCounts::from(Attempts {
                 started,
                 decided: started.max(ended),
                 ended,
@@ -129,7 +131,13 @@ fn failures_of_earlier_requests_do_not_count_against_the_few_that_begin_now() {
             })
         };
         let class = "chat".into();
-        Counts([(Stratum { class, size: 1 }, [side(old), side(new)])].into())
+        Counts(
+            [(
+                Stratum { class, size: 1 },
+                [generation(old), generation(new)],
+            )]
+            .into(),
+        )
     };
     for look in 1..=100_u64 {
         let (old, new) = if look <= 60 {

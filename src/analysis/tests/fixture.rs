@@ -1,8 +1,8 @@
-//! Counts of both sides, and looks at them.
+//! Counts of both generations, and looks at them.
 
 use std::time::Duration;
 
-use crate::analysis::{Counts, Margins, Memory, Report, Side};
+use crate::analysis::{Counts, GenerationCounts, Margins, Memory, Report};
 
 /// Looks at `counts`, five seconds each.
 pub fn looks(margins: &Margins, counts: impl IntoIterator<Item = Counts>) -> Report {
@@ -15,7 +15,7 @@ pub fn looks(margins: &Margins, counts: impl IntoIterator<Item = Counts>) -> Rep
 }
 
 /// The counts, changed by `change`.
-pub fn changed(mut counts: Counts, change: impl Fn(&mut [Side; 2])) -> Counts {
+pub fn changed(mut counts: Counts, change: impl Fn(&mut [GenerationCounts; 2])) -> Counts {
     counts.0.values_mut().for_each(change);
     counts
 }

@@ -7,7 +7,7 @@ use crate::analysis::{Margins, Metric, Verdict};
 
 /// The simulations of the table, with fewer rollouts of an hour's first minutes.
 #[test]
-fn equal_sides_are_not_failed_and_worse_ones_are_found() {
+fn equal_generations_are_not_failed_and_worse_ones_are_found() {
     for case in table::cases() {
         let (rollouts, seconds) = if case.finds {
             (2, case.seconds)

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use crate::analysis::{Counts, Margins, Memory, Outcomes, Report, Side, Stratum, Verdict};
+use crate::analysis::{
+    Counts, GenerationCounts, Margins, Memory, Outcomes, Report, Stratum, Verdict,
+};
 use crate::latency::{BUCKETS, Scale, Sketch};
 use crate::split::{Diffusion, Generation, Weights};
 
-/// What a side does to a request.
+/// What a generation does to a request.
 #[derive(Clone, Copy)]
 pub struct Behaviour {
     /// The share of requests that fail, in an average stratum.
     pub failures: f64,
-    /// Times of this side are those of the traffic times this.
+    /// Times of this generation are those of the traffic times this.
     pub first_event: f64,
     pub gap: f64,
     /// The share of each stratum among its requests.
@@ -53,7 +55,7 @@ pub struct Traffic {
     pub only_outcomes: bool,
 }
 
-/// The share of failed requests that is tried again on the other side.
+/// The share of failed requests that is tried again on the other generation.
 const RETRIED: f64 = 0.2;
 
 /// A generator of random numbers (SplitMix64).
@@ -117,25 +119,25 @@ impl Values {
     }
 }
 
-fn side(
+fn generation(
     draw: &mut Draw,
     requests: u64,
     behaviour: &Behaviour,
     only_outcomes: bool,
-) -> [Side; STRATA] {
+) -> [GenerationCounts; STRATA] {
     if requests == 0 {
         return Default::default();
     }
-    let mut sides: [Side; STRATA] = Default::default();
+    let mut generations: [GenerationCounts; STRATA] = Default::default();
     // Most of a step's work, so only where it is needed.
     let mut times: Option<[[Values; 3]; STRATA]> =
         (!only_outcomes).then(|| std::array::from_fn(|_| std::array::from_fn(|_| Values::new())));
     for _ in 0..requests {
         let stratum = draw.stratum(&behaviour.mix);
-        let side = &mut sides[stratum];
-        side.attempts.started += 1;
-        side.attempts.ended += 1;
-        side.attempts.decided += 1;
+        let generation = &mut generations[stratum];
+        generation.attempts.started += 1;
+        generation.attempts.ended += 1;
+        generation.attempts.decided += 1;
         // A crash is the same for all requests.
         let factor = if behaviour.failures < 0.5 {
             FAILURES[stratum]
@@ -143,11 +145,11 @@ fn side(
             1.0
         };
         if draw.unit() < behaviour.failures * factor {
-            side.attempts.failed += 1;
-            side.attempts.unanswered += 1;
+            generation.attempts.failed += 1;
+            generation.attempts.unanswered += 1;
             continue;
         }
-        side.attempts.completed += 1;
+        generation.attempts.completed += 1;
         let Some(times) = &mut times else {
             continue;
         };
@@ -157,12 +159,14 @@ fn side(
         gap.add(0.03 * behaviour.gap * (0.5 * draw.normal()).exp());
         per_token.add(0.03 * behaviour.gap * (0.15 * draw.normal()).exp());
     }
-    for (side, [first_event, gap, per_token]) in sides.iter_mut().zip(times.iter().flatten()) {
-        side.first_event = first_event.sketch();
-        side.gap = gap.sketch();
-        side.per_token = per_token.sketch();
+    for (generation, [first_event, gap, per_token]) in
+        generations.iter_mut().zip(times.iter().flatten())
+    {
+        generation.first_event = first_event.sketch();
+        generation.gap = gap.sketch();
+        generation.per_token = per_token.sketch();
     }
-    sides
+    generations
 }
 
 /// Requests as they come, split as a proxy splits them.
@@ -178,13 +182,13 @@ impl Arrivals {
         Self { draw, split }
     }
 
-    /// What both sides do between two looks.
+    /// What both generations do between two looks.
     pub fn look(&mut self, traffic: &Traffic) -> Counts {
         step(self, traffic, traffic.look)
     }
 }
 
-/// What both sides do in some seconds.
+/// What both generations do in some seconds.
 fn step(Arrivals { draw, split }: &mut Arrivals, traffic: &Traffic, seconds: f64) -> Counts {
     let weights = Weights::percent(traffic.percent).unwrap();
     let mut requests = [0, 0];
@@ -192,8 +196,8 @@ fn step(Arrivals { draw, split }: &mut Arrivals, traffic: &Traffic, seconds: f64
         requests[split.free(&weights).index()] += 1;
     }
     let quick = traffic.only_outcomes;
-    let old = side(draw, requests[Generation::Old.index()], &traffic.old, quick);
-    let new = side(draw, requests[Generation::New.index()], &traffic.new, quick);
+    let old = generation(draw, requests[Generation::Old.index()], &traffic.old, quick);
+    let new = generation(draw, requests[Generation::New.index()], &traffic.new, quick);
     let strata = old.into_iter().zip(new).enumerate();
     let strata = strata.map(|(size, (mut old, new))| {
         for _ in 0..new.attempts.failed {

@@ -2,7 +2,9 @@
 
 use super::fixture::{changed, looks};
 use crate::analysis::requests;
-use crate::analysis::{Attempts, Counts, Margins, Metric, NoVerdict, Side, Stratum, Verdict};
+use crate::analysis::{
+    Attempts, Counts, GenerationCounts, Margins, Metric, NoVerdict, Stratum, Verdict,
+};
 use crate::latency::Sketch;
 
 #[test]
@@ -43,21 +45,21 @@ fn requests_without_streams_pass_by_their_outcomes() {
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.sentence());
 }
 
-/// Two dead sides are equal.
+/// Two dead generations are equal.
 #[test]
 fn new_passes_only_if_it_completed_enough_requests() {
     let margins = Margins::default();
-    // Both sides fail everything, or all clients give up.
-    let fail = |sides: &mut [Side; 2]| {
-        for side in sides {
-            let attempts = &mut side.attempts;
+    // Both generations fail everything, or all clients give up.
+    let fail = |generations: &mut [GenerationCounts; 2]| {
+        for generation in generations {
+            let attempts = &mut generation.attempts;
             (attempts.completed, attempts.failed) = (0, attempts.started);
         }
     };
-    let give_up = |sides: &mut [Side; 2]| {
-        sides
+    let give_up = |generations: &mut [GenerationCounts; 2]| {
+        generations
             .iter_mut()
-            .for_each(|side| side.attempts.completed = 0)
+            .for_each(|generation| generation.attempts.completed = 0)
     };
     for dead in [
         changed(requests(2000, 1000, 0), fail),
@@ -119,9 +121,9 @@ fn new_that_fails_most_requests_of_a_rare_class_does_not_pass_if_old_answers_the
         let rare = changed(requests(old, new, 0), |[old, new]| {
             (old.attempts.failed, new.attempts.failed) = (old_failed, new_failed);
         });
-        let [sides] = <[_; 1]>::try_from(rare.0.into_values().collect::<Vec<_>>()).unwrap();
+        let [generations] = <[_; 1]>::try_from(rare.0.into_values().collect::<Vec<_>>()).unwrap();
         let class = "embeddings".into();
-        counts.0.insert(Stratum { class, size: 1 }, sides);
+        counts.0.insert(Stratum { class, size: 1 }, generations);
         counts
     };
     for (all, failed, passes) in [
@@ -150,9 +152,9 @@ fn new_that_fails_most_requests_of_a_rare_class_does_not_pass_if_old_answers_the
 fn new_whose_requests_hang_does_not_pass() {
     let hang = |old: u64, new: u64| {
         let mut counts = requests(2000, 1000, 0);
-        for sides in counts.0.values_mut() {
-            for (side, hung) in sides.iter_mut().zip([old, new]) {
-                side.attempts.started += hung;
+        for generations in counts.0.values_mut() {
+            for (generation, hung) in generations.iter_mut().zip([old, new]) {
+                generation.attempts.started += hung;
             }
         }
         counts
@@ -185,7 +187,7 @@ fn new_that_looks_worse_without_enough_evidence_does_not_pass() {
 #[test]
 fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let new = |started, decided, failed| {
-        Side::from(Attempts {
+        GenerationCounts::from(Attempts {
             started,
             decided,
             ended: decided,
@@ -193,10 +195,10 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
             ..Attempts::default()
         })
     };
-    let counts = |new: Side| {
+    let counts = |new: GenerationCounts| {
         let mut counts = requests(400, 0, 0);
-        for [_, side] in counts.0.values_mut() {
-            *side = new.clone();
+        for [_, generation] in counts.0.values_mut() {
+            *generation = new.clone();
         }
         counts
     };
@@ -221,8 +223,8 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
 }
 
 #[test]
-fn a_sentence_names_the_figures_of_both_sides() {
-    let slow = |bucket, count| Side {
+fn a_sentence_names_the_figures_of_both_generations() {
+    let slow = |bucket, count| GenerationCounts {
         attempts: Attempts {
             started: count,
             ended: count,
@@ -230,7 +232,7 @@ fn a_sentence_names_the_figures_of_both_sides() {
             ..Attempts::default()
         },
         first_event: Sketch::new([(bucket, count)], 0),
-        ..Side::default()
+        ..GenerationCounts::default()
     };
     let class: Box<str> = "chat".into();
     let counts = || {

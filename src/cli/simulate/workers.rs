@@ -9,8 +9,8 @@ use super::sizes::PerRole;
 use crate::dynamo_graph;
 use crate::files::explain;
 use crate::managed_update::{Accepted, SizeError, full_sizes, role};
-use crate::resource::{DynamoRolloutSpec, SideSpec};
-use crate::rollout::{Role, Sides};
+use crate::resource::{DynamoRolloutSpec, GenerationSpec};
+use crate::rollout::{PerGeneration, Role};
 use crate::scaling::Sizes;
 use crate::simulation::MAX_GPUS;
 
@@ -27,7 +27,7 @@ pub(super) struct Overrides<'a> {
 
 /// What manifests define about workers.
 pub(super) struct Workers {
-    sides: Sides<BTreeMap<Role, RoleWorkers>>,
+    generations: PerGeneration<BTreeMap<Role, RoleWorkers>>,
     /// The shortest grace period, if any object was found.
     pub grace: Option<Duration>,
     /// Whether all objects are of a kind that allows choosing which pods go first.
@@ -44,9 +44,9 @@ struct RoleWorkers {
 
 impl Workers {
     pub fn of(spec: &DynamoRolloutSpec, objects: &[Json]) -> Self {
-        let old = side(&spec.source, objects);
-        let mut new = side(&spec.target, objects);
-        // One object without a manifest has the roles of the other side.
+        let old = generation(&spec.source, objects);
+        let mut new = generation(&spec.target, objects);
+        // One object without a manifest has the roles of the other generation.
         let is_unknown = |found: &BTreeMap<Role, RoleWorkers>| {
             found
                 .values()
@@ -65,18 +65,18 @@ impl Workers {
         Self {
             grace: grace.map(Duration::from_secs),
             can_be_chosen,
-            sides: Sides { old, new },
+            generations: PerGeneration { old, new },
         }
     }
 
     /// The sizes that new begins with, as its manifests say.
     pub fn begun(&self) -> Sizes {
-        let new = self.sides.new.iter();
+        let new = self.generations.new.iter();
         new.filter_map(|(role, found)| Some((*role, found.replicas.filter(|size| *size > 0)?)))
             .collect()
     }
 
-    /// The sides as the rollout would accept them.
+    /// The generations as the rollout would accept them.
     pub fn accepted(
         &self,
         spec: &DynamoRolloutSpec,
@@ -87,7 +87,7 @@ impl Workers {
                 continue;
             };
             let is_known = |role: &Role| {
-                self.sides.old.contains_key(role) || self.sides.new.contains_key(role)
+                self.generations.old.contains_key(role) || self.generations.new.contains_key(role)
             };
             if let Some(role) = numbers.keys().find(|role| !is_known(role)) {
                 return Err(format!("{flag}: the rollout has no {}", role.workers()));
@@ -101,9 +101,9 @@ impl Workers {
                 }
             }
         }
-        let gpus = assumed(Sides {
-            old: gpus(&self.sides.old, stated),
-            new: gpus(&self.sides.new, stated),
+        let gpus = assumed(PerGeneration {
+            old: gpus(&self.generations.old, stated),
+            new: gpus(&self.generations.new, stated),
         });
         let mut each = gpus.old.values().chain(gpus.new.values());
         if each.any(|gpus| *gpus > MAX_GPUS) {
@@ -118,7 +118,7 @@ impl Workers {
         &self,
         spec: &DynamoRolloutSpec,
         stated: Option<&PerRole>,
-    ) -> Result<Sides<Sizes>, String> {
+    ) -> Result<PerGeneration<Sizes>, String> {
         let sizes = |found: &BTreeMap<Role, RoleWorkers>| -> Sizes {
             let size = |role: &Role, found: &RoleWorkers| {
                 let stated = stated.and_then(|stated| stated.of(*role));
@@ -129,9 +129,9 @@ impl Workers {
                 .map(|(role, found)| (*role, size(role, found)))
                 .collect()
         };
-        let now = Sides {
-            old: sizes(&self.sides.old),
-            new: sizes(&self.sides.new),
+        let now = PerGeneration {
+            old: sizes(&self.generations.old),
+            new: sizes(&self.generations.new),
         };
         full_sizes(spec, &now).map_err(|error| match error {
             SizeError::NoSize(role) => format!(
@@ -155,7 +155,7 @@ fn gpus(found: &BTreeMap<Role, RoleWorkers>, stated: Overrides<'_>) -> BTreeMap<
 }
 
 /// Assumes one GPU where nothing defines them, and says so once for each role.
-fn assumed(gpus: Sides<BTreeMap<Role, Option<u32>>>) -> Sides<BTreeMap<Role, u32>> {
+fn assumed(gpus: PerGeneration<BTreeMap<Role, Option<u32>>>) -> PerGeneration<BTreeMap<Role, u32>> {
     let all = gpus.old.iter().chain(&gpus.new);
     let unknown: BTreeSet<Role> = all
         .filter_map(|(role, gpus)| gpus.is_none().then_some(*role))
@@ -173,19 +173,22 @@ fn assumed(gpus: Sides<BTreeMap<Role, Option<u32>>>) -> Sides<BTreeMap<Role, u32
         let gpus = gpus.into_iter();
         gpus.map(|(role, gpus)| (role, gpus.unwrap_or(1))).collect()
     };
-    Sides {
+    PerGeneration {
         old: known(gpus.old),
         new: known(gpus.new),
     }
 }
 
-fn kinds(side: &SideSpec) -> impl Iterator<Item = &str> {
-    let roles = side.roles.values().map(|workload| workload.kind.as_str());
-    side.kind.as_deref().into_iter().chain(roles)
+fn kinds(generation: &GenerationSpec) -> impl Iterator<Item = &str> {
+    let roles = generation
+        .roles
+        .values()
+        .map(|workload| workload.kind.as_str());
+    generation.kind.as_deref().into_iter().chain(roles)
 }
 
-/// The roles of a side, with the values in their manifests.
-fn side(spec: &SideSpec, objects: &[Json]) -> BTreeMap<Role, RoleWorkers> {
+/// The roles of a generation, with the values in their manifests.
+fn generation(spec: &GenerationSpec, objects: &[Json]) -> BTreeMap<Role, RoleWorkers> {
     let object = |kind: &str, name: &str| {
         let is_meant =
             |object: &&Json| object["kind"] == kind && object["metadata"]["name"] == name;

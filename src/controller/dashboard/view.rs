@@ -32,7 +32,7 @@ pub(super) fn line(update: &Object) -> Json {
 pub(super) fn rollout(rollout: &Object) -> Json {
     let key = parsed::key(rollout);
     let (spec, status) = (&rollout.data["spec"], &rollout.data["status"]);
-    let side =
+    let generation =
         |name: &str, units: &Json| json!({"units": units, "workers": status[name]["workers"]});
     let waits = status["waitingFor"].as_array().into_iter().flatten();
     let waits: Vec<_> = waits.map(|wait| &wait["what"]).collect();
@@ -44,8 +44,8 @@ pub(super) fn rollout(rollout: &Object) -> Json {
         "phase": status["phase"],
         "message": status["message"],
         "units": status["accepted"]["units"],
-        "old": side("source", &status["step"]["old"]),
-        "new": side("target", &status["step"]["new"]),
+        "old": generation("source", &status["step"]["old"]),
+        "new": generation("target", &status["step"]["new"]),
         "next": status["step"]["next"],
         "percent": status["split"]["percent"],
         "waits": waits,
@@ -59,12 +59,12 @@ pub(super) fn rollout(rollout: &Object) -> Json {
 pub(super) fn update(update: &Object) -> Json {
     let key = parsed::key(update);
     let (spec, status) = (&update.data["spec"], &update.data["status"]);
-    let side = |name: &str| {
-        let side = &status[name];
+    let generation = |name: &str| {
+        let generation = &status[name];
         json!({
-            "workers": side["workers"],
-            "capacityPercent": side["capacityPercent"],
-            "readyFrontends": side["readyFrontends"],
+            "workers": generation["workers"],
+            "capacityPercent": generation["capacityPercent"],
+            "readyFrontends": generation["readyFrontends"],
         })
     };
     json!({
@@ -82,8 +82,8 @@ pub(super) fn update(update: &Object) -> Json {
         "phase": status["phase"],
         "since": status["lastTransitionTime"],
         "message": status["message"],
-        "old": side("old"),
-        "new": side("new"),
+        "old": generation("old"),
+        "new": generation("new"),
         "safeToDeleteOld": safe_to_delete_old(update, jiff::Timestamp::now()),
         "estimatedDrainSeconds": status["estimatedDrainSeconds"],
     })
@@ -171,7 +171,11 @@ fn brief(update: &Object, state: &State) -> Json {
         });
         reported.collect::<Vec<_>>().join("; ")
     });
-    let open = |side: &Option<Generation>| side.as_ref().map(|side| side.open_streams);
+    let open = |generation: &Option<Generation>| {
+        generation
+            .as_ref()
+            .map(|generation| generation.open_streams)
+    };
     let minute = state.assigned_last_minute.as_ref();
     let lost = plan.and_then(|plan| plan.source_lost_for.as_ref());
     json!({

@@ -4,7 +4,9 @@ use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
 use super::super::Key;
 use super::Registered;
-use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, SideStatus, condition};
+use crate::resource::rollout_status::{
+    DynamoRolloutStatus, RolloutPhase, ScaledGenerationStatus, condition,
+};
 use crate::scaling::ScalingAction;
 use crate::split::Generation;
 
@@ -79,15 +81,15 @@ impl RolloutMetrics {
             .with_label_values(&labels)
             .set(is_stalled.into());
         let step = status.step.unwrap_or_default();
-        for (side, workers, units) in [
+        for (generation, workers, units) in [
             (Generation::Old, &status.source, step.old),
             (Generation::New, &status.target, step.new),
         ] {
             for (state, count) in STATES.into_iter().zip(counts(workers.as_ref())) {
-                let labels = [labels[0], labels[1], side.as_str(), state];
+                let labels = [labels[0], labels[1], generation.as_str(), state];
                 self.workers.with_label_values(&labels).set(count);
             }
-            let labels = [labels[0], labels[1], side.as_str()];
+            let labels = [labels[0], labels[1], generation.as_str()];
             self.units.with_label_values(&labels).set(units.into());
         }
         let gpus = status.gpus.unwrap_or_default().used;
@@ -109,12 +111,12 @@ impl RolloutMetrics {
             let labels = [namespace, name, phase.as_str()];
             let _ = self.phase.remove_label_values(&labels);
         }
-        for side in Generation::ALL {
+        for generation in Generation::ALL {
             for state in STATES {
-                let labels = [namespace, name, side.as_str(), state];
+                let labels = [namespace, name, generation.as_str(), state];
                 let _ = self.workers.remove_label_values(&labels);
             }
-            let labels = [namespace, name, side.as_str()];
+            let labels = [namespace, name, generation.as_str()];
             let _ = self.units.remove_label_values(&labels);
         }
         for action in ScalingAction::LABELS {
@@ -139,9 +141,11 @@ impl RolloutMetrics {
     }
 }
 
-/// Wanted, ready and terminating workers of a side.
-fn counts(side: Option<&SideStatus>) -> [i64; 3] {
-    let roles = side.into_iter().flat_map(|side| side.roles.values());
+/// Wanted, ready and terminating workers of a generation.
+fn counts(generation: Option<&ScaledGenerationStatus>) -> [i64; 3] {
+    let roles = generation
+        .into_iter()
+        .flat_map(|generation| generation.roles.values());
     roles.fold([0; 3], |[wanted, ready, terminating], role| {
         [
             wanted + i64::from(role.spec),

@@ -87,7 +87,7 @@ impl Observer {
         let Ownership { owners, old, .. } = ownership;
         let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
         let target = parsed.spec.target_deployment.as_deref().unwrap_or_default();
-        let makers = owners.of_side(target, &of_new);
+        let makers = owners.of_generation(target, &of_new);
         needed.extend(makers.map(|(kind, object)| named(kind, object.clone())));
         needed.extend(of_new.into_iter().map(|pod| named("pod", pod)));
 

@@ -1,4 +1,4 @@
-//! Observes the frontends of both sides: how many are ready, and which models they serve.
+//! Observes the frontends of both generations: how many are ready, and which models they serve.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
 use crate::resource::TargetAddress;
 use crate::resource::status::UpdatePhase;
-use crate::rollout::{Frontend, Frontends, QueryResult, Sides};
+use crate::rollout::{Frontend, Frontends, PerGeneration, QueryResult};
 use crate::tls::{ClientFiles, Reloading};
 
-/// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike, so the others are assumed
-/// to serve.
+/// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike, so the others are
+/// assumed to serve.
 const MAX_POLLED: usize = 128;
 
 impl Observer {
-    /// Observes the frontends of both sides.
+    /// Observes the frontends of both generations.
     pub(super) fn frontends(
         &self,
         parsed: &ParsedUpdate,
         pods: &[Object],
         early_until: &mut Option<Instant>,
-    ) -> Result<Sides<Frontends>, Error> {
+    ) -> Result<PerGeneration<Frontends>, Error> {
         let mut polled = BTreeSet::new();
         let mut old = Frontends::default();
         let port = &self.settings.options.frontend_port;
@@ -74,7 +74,7 @@ impl Observer {
             new.queried = queried.collect();
         }
         self.models.keep(&parsed.key, &polled);
-        Ok(Sides { old, new })
+        Ok(PerGeneration { old, new })
     }
 
     fn frontend(

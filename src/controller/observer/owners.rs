@@ -45,14 +45,14 @@ impl Owners {
 
     /// The objects that create the pods of a deployment, with their kinds: those called `name`, those that have its graph label,
     /// also in a pod template, and those that would adopt one of its `pods`.
-    pub fn of_side<'a>(
+    pub fn of_generation<'a>(
         &'a self,
         name: &'a str,
         pods: &[Object],
     ) -> impl Iterator<Item = (&'static str, &'a Object)> {
         let orphans = pods.iter().filter(|pod| !has_controller(pod));
         let orphans: Vec<Object> = orphans.cloned().collect();
-        let is_of_side = move |object: &DynamicObject| {
+        let is_of_generation = move |object: &DynamicObject| {
             let is_named = object.metadata.name.as_deref() == Some(name) || has_label(object, name);
             let selector = labels_at(object, "/spec/selector/matchLabels");
             let adopts = |pod: &Object| {
@@ -63,7 +63,7 @@ impl Owners {
         };
         let makers = self.by_uid.values().filter(|known| known.makes_pods());
         makers
-            .filter(move |known| is_of_side(&known.object))
+            .filter(move |known| is_of_generation(&known.object))
             .map(|known| (known.kind, &known.object))
     }
 
@@ -139,7 +139,7 @@ impl OldOwners {
         let of_pods = pods.iter().flat_map(|pod| references(pod));
         let mut left: Vec<&OwnerReference> = of_pods.collect();
         uids.extend(pods.iter().filter_map(|pod| pod.metadata.uid.clone()));
-        let makers = owners.of_side(source, pods).map(|(_, object)| object);
+        let makers = owners.of_generation(source, pods).map(|(_, object)| object);
         for object in makers.filter(|object| shared != Some(&*name(object))) {
             uids.extend(object.metadata.uid.clone());
             if name(object) != source {
@@ -345,7 +345,7 @@ mod tests {
             vec![made("service", &[], json!({GRAPH: "new"}))],
         );
         let found = |pods: &[Object]| {
-            let found = owners.of_side("new", pods);
+            let found = owners.of_generation("new", pods);
             let mut names: Vec<_> = found
                 .map(|(_, one)| one.metadata.name.clone().unwrap())
                 .collect();

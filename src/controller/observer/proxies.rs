@@ -13,12 +13,12 @@ use super::super::proxies::{self, LastReport, ProxyReport};
 use super::{Observed, Observer, ProxyPod, kinds};
 use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
-use crate::rollout::{Experience, Lengths, NoReport, ObservedProxy, ProxyState, Sides};
+use crate::rollout::{Experience, Lengths, NoReport, ObservedProxy, PerGeneration, ProxyState};
 
 /// The reports of all proxies together.
 pub(super) struct ProxyReports {
     pub proxies: Vec<ObservedProxy>,
-    pub assigned: Sides<u64>,
+    pub assigned: PerGeneration<u64>,
     pub lengths: Lengths,
 }
 
@@ -72,7 +72,7 @@ impl Observer {
         pods: &[Object],
         early_until: &mut Option<Instant>,
     ) -> ProxyReports {
-        let mut assigned = Sides::default();
+        let mut assigned = PerGeneration::default();
         let mut lengths = Lengths::default();
         let followed = self.follow_pods(&parsed.key, pods);
         let proxies = followed.into_iter().map(|(proxy_pod, last)| {

@@ -1,4 +1,4 @@
-//! Counts the workers of a side, as the update specifies.
+//! Counts the workers of a generation, as the update specifies.
 
 use super::super::parsed::ParsedUpdate;
 use super::Observer;

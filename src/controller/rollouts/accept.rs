@@ -10,10 +10,10 @@ use crate::k8s::Cache;
 use crate::k8s::workloads::{GRAPH, Scaled};
 use crate::managed_update::{self, Accepted, full_sizes};
 use crate::resource::rollout_status::{
-    AcceptedRole, AcceptedSide, AcceptedStatus, ScaledRoleStatus, SideStatus,
+    AcceptedGeneration, AcceptedRole, AcceptedStatus, ScaledGenerationStatus, ScaledRoleStatus,
 };
-use crate::resource::{DynamoRolloutSpec, SideSpec};
-use crate::rollout::{Role, Sides};
+use crate::resource::{DynamoRolloutSpec, GenerationSpec};
+use crate::rollout::{PerGeneration, Role};
 use crate::scaling::Shape;
 
 /// Accepts a rollout.
@@ -30,7 +30,7 @@ pub(super) fn accept(
         (Some(kind), Some(name)) if spec.is_in_place() => {
             both(cache, namespace, (kind, name), None)?
         }
-        _ => Sides {
+        _ => PerGeneration {
             old: named(cache, namespace, &spec.source)?,
             new: named(cache, namespace, &spec.target)?,
         },
@@ -41,14 +41,14 @@ pub(super) fn accept(
             .map(|(role, (_, scaled))| (*role, scaled.part.desired))
             .collect()
     };
-    let now_sizes = Sides {
+    let now_sizes = PerGeneration {
         old: sizes(&objects.old),
         new: sizes(&objects.new),
     };
     let full = full_sizes(spec, &now_sizes)?;
     let frontends = &spec.frontends;
     let named = Named {
-        frontends: Sides {
+        frontends: PerGeneration {
             old: &frontends.source,
             new: &frontends.target,
         },
@@ -60,7 +60,7 @@ pub(super) fn accept(
 
 /// What a rollout names besides its workers.
 struct Named<'a> {
-    frontends: Sides<&'a str>,
+    frontends: PerGeneration<&'a str>,
     service: String,
     undo_to: Option<i64>,
 }
@@ -74,11 +74,11 @@ struct Named<'a> {
 pub(super) fn undo(
     cache: &Cache,
     namespace: &str,
-    (to, number): (&AcceptedSide, i64),
-    (from, service): (&AcceptedSide, String),
+    (to, number): (&AcceptedGeneration, i64),
+    (from, service): (&AcceptedGeneration, String),
     now: Timestamp,
-) -> Result<(AcceptedStatus, Sides<SideStatus>), Error> {
-    let objects = Sides {
+) -> Result<(AcceptedStatus, PerGeneration<ScaledGenerationStatus>), Error> {
+    let objects = PerGeneration {
         old: accepted(cache, namespace, to)?,
         new: accepted(cache, namespace, from)?,
     };
@@ -95,12 +95,12 @@ pub(super) fn undo(
         let size = new.get(&role).copied().unwrap_or(was.replicas);
         (role, size)
     });
-    let full = Sides {
+    let full = PerGeneration {
         old: old.collect(),
         new,
     };
     let named = Named {
-        frontends: Sides {
+        frontends: PerGeneration {
             old: &to.frontends,
             new: &from.frontends,
         },
@@ -108,7 +108,7 @@ pub(super) fn undo(
         undo_to: Some(number),
     };
     let status = status(&objects, &full, named, now)?;
-    let sizes = Sides {
+    let sizes = PerGeneration {
         old: recorded(&objects.old),
         new: recorded(&objects.new),
     };
@@ -116,7 +116,7 @@ pub(super) fn undo(
 }
 
 /// The current sizes of the objects, as the sizes of the rollout.
-fn recorded(objects: &Objects) -> SideStatus {
+fn recorded(objects: &Objects) -> ScaledGenerationStatus {
     let roles = objects.iter().map(|(role, (_, scaled))| {
         let reported = ScaledRoleStatus {
             spec: scaled.part.desired,
@@ -126,24 +126,24 @@ fn recorded(objects: &Objects) -> SideStatus {
         };
         (role.as_str().to_owned(), reported)
     });
-    SideStatus {
+    ScaledGenerationStatus {
         roles: roles.collect(),
-        ..SideStatus::default()
+        ..ScaledGenerationStatus::default()
     }
 }
 
 fn status(
-    objects: &Sides<Objects>,
-    full: &Sides<BTreeMap<Role, u32>>,
+    objects: &PerGeneration<Objects>,
+    full: &PerGeneration<BTreeMap<Role, u32>>,
     named: Named,
     now: Timestamp,
 ) -> Result<AcceptedStatus, Error> {
-    let side = |objects: &Objects, full: &BTreeMap<Role, u32>, frontends: &str| {
+    let generation = |objects: &Objects, full: &BTreeMap<Role, u32>, frontends: &str| {
         let roles = objects.iter().map(|(role, (kind, scaled))| {
             let full = full.get(role).copied().unwrap_or_default();
             (role.as_str().to_owned(), accepted_role(kind, scaled, full))
         });
-        Ok::<_, Error>(AcceptedSide {
+        Ok::<_, Error>(AcceptedGeneration {
             roles: roles.collect(),
             frontends: frontends.to_owned(),
             graph: graph(objects)?,
@@ -153,8 +153,8 @@ fn status(
     Ok(AcceptedStatus {
         at: Time(now),
         units,
-        source: side(&objects.old, &full.old, named.frontends.old)?,
-        target: side(&objects.new, &full.new, named.frontends.new)?,
+        source: generation(&objects.old, &full.old, named.frontends.old)?,
+        target: generation(&objects.new, &full.new, named.frontends.new)?,
         service: named.service,
         undo_to: named.undo_to,
     })
@@ -204,19 +204,21 @@ fn graph(objects: &Objects) -> Result<Option<String>, Error> {
 
 /// What was accepted, in the terms of the decision.
 pub(super) fn terms(accepted: &AcceptedStatus) -> Accepted {
-    let of = |side: &AcceptedSide, number: fn(&AcceptedRole) -> u32| -> BTreeMap<Role, u32> {
-        let roles = side.roles.iter();
+    let of = |generation: &AcceptedGeneration,
+              number: fn(&AcceptedRole) -> u32|
+     -> BTreeMap<Role, u32> {
+        let roles = generation.roles.iter();
         roles
             .filter_map(|(name, role)| Some((managed_update::role(name)?, number(role))))
             .collect()
     };
     let (source, target) = (&accepted.source, &accepted.target);
     Accepted {
-        full: Sides {
+        full: PerGeneration {
             old: of(source, |role| role.replicas),
             new: of(target, |role| role.replicas),
         },
-        gpus: Sides {
+        gpus: PerGeneration {
             old: of(source, |role| role.gpus),
             new: of(target, |role| role.gpus),
         },
@@ -234,7 +236,7 @@ pub(super) fn is_other_target(accepted: &AcceptedStatus, spec: &DynamoRolloutSpe
         || accepted.service != service(spec)
 }
 
-fn is_other(accepted: &AcceptedSide, spec: &SideSpec, frontends: &str) -> bool {
+fn is_other(accepted: &AcceptedGeneration, spec: &GenerationSpec, frontends: &str) -> bool {
     let is_same = match (&spec.kind, &spec.name) {
         (Some(kind), Some(name)) => {
             let mut roles = accepted.roles.values();

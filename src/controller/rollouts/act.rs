@@ -36,8 +36,12 @@ impl Rollouts {
                     pods: found.flatten().collect(),
                 }
             }
-            ScalingAction::Replace { side, role, pods } => {
-                let workers = observed.objects.of(side).get(&role);
+            ScalingAction::Replace {
+                generation,
+                role,
+                pods,
+            } => {
+                let workers = observed.objects.of(generation).get(&role);
                 let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
                 let leaving = half.map(|half| &*half.leaving).unwrap_or_default();
                 let leaving = leaving.iter().map(|leaving| leaving.pod.clone());
@@ -54,16 +58,17 @@ impl Rollouts {
                     annotations: update::annotations(subject.rollout),
                 }
             }
-            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
-                let objects = observed.objects.of(side).clone();
+            ScalingAction::Grow { generation, sizes }
+            | ScalingAction::Shrink { generation, sizes } => {
+                let objects = observed.objects.of(generation).clone();
                 // They are recorded in the status first: a later leader must know that this write may still arrive, and the API
                 // server does not always record who has set a size.
-                let resizing = resizing(side, &sizes);
+                let resizing = resizing(generation, &sizes);
                 let is_recorded = memory::resizing(subject.before) == Some(&resizing);
                 status.memory.get_or_insert_default().resizing = Some(resizing);
                 match is_recorded {
                     true => RolloutAction::Scale {
-                        side,
+                        generation,
                         objects,
                         sizes,
                     },
@@ -75,8 +80,8 @@ impl Rollouts {
                 status.previous_selector = selector.unwrap_or_default();
                 RolloutAction::Nothing
             }
-            ScalingAction::Retarget(side) => {
-                let selector = match side {
+            ScalingAction::Retarget(generation) => {
+                let selector = match generation {
                     Generation::New => clients.new.as_ref().and_then(services::selector),
                     Generation::Old => Some(subject.before.previous_selector.clone()),
                 };
@@ -135,10 +140,10 @@ fn unroutable(
     ))
 }
 
-fn resizing(side: Generation, sizes: &Sizes) -> ResizingStatus {
+fn resizing(generation: Generation, sizes: &Sizes) -> ResizingStatus {
     let sizes = sizes.iter();
     ResizingStatus {
-        generation: side.as_str().to_owned(),
+        generation: generation.as_str().to_owned(),
         sizes: sizes
             .map(|(role, size)| (role.as_str().to_owned(), *size))
             .collect(),

@@ -7,7 +7,7 @@ use super::super::observer::Observer;
 use super::objects;
 use crate::k8s::workloads::{self, ScaleDownOrder, pod_is_ready};
 use crate::k8s::{NotSynced, Object};
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use crate::scaling::Pod;
 use crate::split::Generation;
 
@@ -20,16 +20,16 @@ pub(super) fn candidates(
     observer: &Observer,
     rollout: &Key,
     chooses: bool,
-    objects: &Sides<objects::Objects>,
+    objects: &PerGeneration<objects::Objects>,
 ) -> Result<HashMap<(Generation, Role), Vec<Pod>>, NotSynced> {
     let pods = workloads::pods_resource();
     let all = observer.cache.of(&pods, &rollout.namespace)?;
     let mut roles: HashMap<_, Vec<Object>> = HashMap::new();
-    for side in Generation::ALL.into_iter().filter(|_| chooses) {
-        for (role, (kind, scaled)) in objects.of(side) {
+    for generation in Generation::ALL.into_iter().filter(|_| chooses) {
+        for (role, (kind, scaled)) in objects.of(generation) {
             // With one pod, or if all are removed, there is nothing to choose.
             if scaled.removes == ScaleDownOrder::Unready && scaled.part.desired > 1 {
-                roles.insert((side, *role), scaled.pods(kind, &all));
+                roles.insert((generation, *role), scaled.pods(kind, &all));
             }
         }
     }

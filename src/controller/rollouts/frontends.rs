@@ -12,7 +12,7 @@ use crate::k8s::kinds::{deployments, stateful_sets};
 use crate::k8s::workloads::{self, COMPONENT, GRAPH, controller, is_selected, label, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::Retire;
-use crate::resource::rollout_status::AcceptedSide;
+use crate::resource::rollout_status::AcceptedGeneration;
 
 /// The kind of a graph, whose frontends belong to the same object as its workers.
 const GRAPH_KIND: &str = "DynamoGraphDeployment";
@@ -36,7 +36,7 @@ pub(super) enum Owner {
 pub(super) struct RetireQuery<'a> {
     pub namespace: &'a str,
     /// The old generation.
-    pub old: &'a AcceptedSide,
+    pub old: &'a AcceptedGeneration,
     /// Its running frontend pods.
     pub pods: &'a [Object],
     /// The running frontend pods of the new generation.

@@ -27,7 +27,7 @@ pub(super) enum RolloutAction {
         annotations: Json,
     },
     Scale {
-        side: Generation,
+        generation: Generation,
         objects: Objects,
         sizes: Sizes,
     },
@@ -191,7 +191,7 @@ impl Work {
                 done.written.push(written.await?);
             }
             RolloutAction::Scale {
-                side,
+                generation,
                 objects,
                 sizes,
             } => {
@@ -203,11 +203,16 @@ impl Work {
                     .iter()
                     .map(|(role, size, _)| (*role, *size))
                     .collect();
-                let generation = self.rollout.metadata.generation;
-                status::record(&mut self.status, side, &sizes, generation);
+                let resource_generation = self.rollout.metadata.generation;
+                status::record(&mut self.status, generation, &sizes, resource_generation);
                 let rest = other_sizes(&objects, &sizes);
                 if !rest.is_empty() {
-                    status::record(&mut self.status, side.other(), &rest, generation);
+                    status::record(
+                        &mut self.status,
+                        generation.other(),
+                        &rest,
+                        resource_generation,
+                    );
                 }
                 done.written
                     .extend(scaled.into_iter().map(|(.., written)| written));

@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::resource::rollout_status::{DynamoRolloutStatus, ResizingStatus, RolloutMemory};
-use crate::rollout::Sides;
-use crate::scaling::{RolloutObservation, Side};
+use crate::rollout::PerGeneration;
+use crate::scaling::{GenerationObservation, RolloutObservation};
 use crate::split::Weights;
 
 /// The memory after an observation at `now`, and the observation with the durations derived from it.
@@ -21,15 +21,23 @@ pub(super) fn advance(
         Some(time) if holds => Some(time.clone()),
         _ => holds.then_some(Time(now)),
     };
-    let is_same = sizes_are(before, &seen.sides);
-    let is_complete = [&seen.sides.old, &seen.sides.new]
+    let is_same = sizes_are(before, &seen.generations);
+    let is_complete = [&seen.generations.old, &seen.generations.new]
         .into_iter()
-        .all(|side| side.roles.values().all(|role| role.ready >= role.desired));
-    let is_at_rest = is_complete
-        && [&seen.sides.old, &seen.sides.new].into_iter().all(|side| {
-            { side.roles.values() }
-                .all(|role| role.observed && role.terminating == 0 && role.present == role.desired)
+        .all(|generation| {
+            generation
+                .roles
+                .values()
+                .all(|role| role.ready >= role.desired)
         });
+    let is_at_rest = is_complete
+        && [&seen.generations.old, &seen.generations.new]
+            .into_iter()
+            .all(|generation| {
+                { generation.roles.values() }.all(|role| {
+                    role.observed && role.terminating == 0 && role.present == role.desired
+                })
+            });
     let is_applied = { seen.traffic.applied.iter() }
         .all(|applied| *applied == Some(seen.traffic.split))
         && !seen.traffic.applied.is_empty();
@@ -65,16 +73,22 @@ fn elapsed(since: &Option<Time>, now: Timestamp) -> Duration {
 }
 
 /// Whether the sizes are the same as in the last observation.
-fn sizes_are(before: &DynamoRolloutStatus, sides: &Sides<Side>) -> bool {
-    [(&before.source, &sides.old), (&before.target, &sides.new)]
-        .into_iter()
-        .all(|(before, side)| {
-            let before = before.as_ref();
-            side.roles.iter().all(|(role, workers)| {
-                let known = before.and_then(|before| before.roles.get(role.as_str()));
-                known.is_some_and(|known| known.spec == workers.desired)
-            })
+fn sizes_are(
+    before: &DynamoRolloutStatus,
+    generations: &PerGeneration<GenerationObservation>,
+) -> bool {
+    [
+        (&before.source, &generations.old),
+        (&before.target, &generations.new),
+    ]
+    .into_iter()
+    .all(|(before, generation)| {
+        let before = before.as_ref();
+        generation.roles.iter().all(|(role, workers)| {
+            let known = before.and_then(|before| before.roles.get(role.as_str()));
+            known.is_some_and(|known| known.spec == workers.desired)
         })
+    })
 }
 
 /// A split in the form of the status.
@@ -93,7 +107,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::resource::rollout_status::{ScaledRoleStatus, SideStatus};
+    use crate::resource::rollout_status::{ScaledGenerationStatus, ScaledRoleStatus};
     use crate::rollout::Role;
     use crate::scaling::{ClientRouting, LastWorker, RoleReplicas, Traffic, TrialVerdict};
 
@@ -112,16 +126,16 @@ mod tests {
     }
 
     fn seen(old: RoleReplicas, new: RoleReplicas, applied: Weights) -> RolloutObservation {
-        let side = |workers| Side {
+        let generation = |workers| GenerationObservation {
             roles: [(Role::Worker, workers)].into(),
-            ..Side::default()
+            ..GenerationObservation::default()
         };
         RolloutObservation {
             is_current: true,
             unfinished: Vec::new(),
-            sides: Sides {
-                old: side(old),
-                new: side(new),
+            generations: PerGeneration {
+                old: generation(old),
+                new: generation(new),
             },
             traffic: Traffic {
                 split: Weights::ALL_OLD,
@@ -153,22 +167,22 @@ mod tests {
 
     /// The status after an observation.
     fn status(seen: &RolloutObservation, memory: RolloutMemory) -> DynamoRolloutStatus {
-        let side = |side: &Side| {
-            let roles = side.roles.iter().map(|(role, workers)| {
+        let generation = |generation: &GenerationObservation| {
+            let roles = generation.roles.iter().map(|(role, workers)| {
                 let reported = ScaledRoleStatus {
                     spec: workers.desired,
                     ..ScaledRoleStatus::default()
                 };
                 (role.as_str().to_owned(), reported)
             });
-            Some(SideStatus {
+            Some(ScaledGenerationStatus {
                 roles: roles.collect(),
-                ..SideStatus::default()
+                ..ScaledGenerationStatus::default()
             })
         };
         DynamoRolloutStatus {
-            source: side(&seen.sides.old),
-            target: side(&seen.sides.new),
+            source: generation(&seen.generations.old),
+            target: generation(&seen.generations.new),
             split: Some(split(seen.traffic.split)),
             memory: Some(memory),
             ..DynamoRolloutStatus::default()

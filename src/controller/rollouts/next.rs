@@ -5,7 +5,7 @@ use super::revisions::{self, Revision};
 use crate::managed_update::Direction;
 use crate::resource::DynamoRolloutSpec;
 use crate::resource::rollout_status::{
-    AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase,
+    AcceptedGeneration, AcceptedStatus, DynamoRolloutStatus, RolloutPhase,
 };
 
 /// The next step of a rollout.
@@ -51,7 +51,7 @@ fn undo<'a>(
     let Some(to) = { revisions.iter() }.find(|revision| revision.number == number) else {
         return Next::NoRevision(number);
     };
-    let is = |side: &AcceptedSide| revisions::is_same(side, &to.kept.generation);
+    let is = |generation: &AcceptedGeneration| revisions::is_same(generation, &to.kept.generation);
     match (is(&accepted.source), is(&accepted.target)) {
         (true, _) => Next::Continue(accepted, Direction::RollBack),
         (_, true) => Next::Continue(accepted, Direction::AsSpecified),
@@ -96,13 +96,13 @@ pub(super) fn is_at_new(before: &DynamoRolloutStatus) -> bool {
     memory.is_some_and(|memory| memory.handed_over)
 }
 
-/// The generation that serves after the accepted rollout has ended, with the Service of its frontends if a rollout ever went to
-/// it.
+/// The generation that serves after the accepted rollout has ended, with the Service of its frontends if a rollout ever went
+/// to it.
 pub(super) fn serving(
     before: &DynamoRolloutStatus,
     accepted: &AcceptedStatus,
     revisions: &[Revision],
-) -> (AcceptedSide, Option<String>) {
+) -> (AcceptedGeneration, Option<String>) {
     match is_at_new(before) {
         true => (accepted.target.clone(), Some(accepted.service.clone())),
         false => {
@@ -119,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::revisions::RetainedRevision;
-    use super::super::revisions::tests::side;
+    use super::super::revisions::tests::generation;
     use super::*;
     use crate::resource::rollout_status::RolloutMemory;
 
@@ -130,8 +130,8 @@ mod tests {
             accepted: Some(AcceptedStatus {
                 at: serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap(),
                 units: 4,
-                source: side(old),
-                target: side(new),
+                source: generation(old),
+                target: generation(new),
                 service: format!("{new}-frontend:8000"),
                 undo_to: None,
             }),
@@ -161,7 +161,7 @@ mod tests {
             number,
             at: None,
             kept: RetainedRevision {
-                generation: side(&format!("v{number}")),
+                generation: generation(&format!("v{number}")),
                 service: (number > 1).then(|| format!("v{number}-frontend:8000")),
                 ..RetainedRevision::default()
             },
@@ -252,8 +252,8 @@ mod tests {
         let serving = |phase| {
             let status = status("v1", "v2", phase);
             let accepted = status.accepted.clone().unwrap();
-            let (side, service) = serving(&status, &accepted, &revisions());
-            (side.frontends, service)
+            let (generation, service) = serving(&status, &accepted, &revisions());
+            (generation.frontends, service)
         };
         let new = (
             "v2-frontend".to_owned(),

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crate::k8s::workloads::{self, GRAPH, Scaled, ScalingError};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::managed_update::{self, SizeError};
-use crate::resource::SideSpec;
-use crate::resource::rollout_status::{AcceptedRole, AcceptedSide, AcceptedStatus};
-use crate::rollout::{Role, Sides};
+use crate::resource::GenerationSpec;
+use crate::resource::rollout_status::{AcceptedGeneration, AcceptedRole, AcceptedStatus};
+use crate::rollout::{PerGeneration, Role};
 
 /// Why a rollout cannot begin, or why an accepted object is missing.
 #[derive(Debug, thiserror::Error)]
@@ -65,18 +65,22 @@ impl Error {
     }
 }
 
-/// The objects of one side, by role, each with its kind.
+/// The objects of one generation, by role, each with its kind.
 pub(super) type Objects = BTreeMap<Role, (String, Scaled)>;
 
 /// The objects that the spec names.
-pub(super) fn named(cache: &Cache, namespace: &str, side: &SideSpec) -> Result<Objects, Error> {
+pub(super) fn named(
+    cache: &Cache,
+    namespace: &str,
+    generation: &GenerationSpec,
+) -> Result<Objects, Error> {
     let mut objects = Objects::new();
-    if let (Some(kind), Some(name)) = (&side.kind, &side.name) {
+    if let (Some(kind), Some(name)) = (&generation.kind, &generation.name) {
         for (role, scaled) in workloads::roles(cache, namespace, kind, name)? {
             objects.insert(role, (kind.clone(), scaled));
         }
     }
-    for (role, workload) in &side.roles {
+    for (role, workload) in &generation.roles {
         let Some(role) = managed_update::role(role) else {
             continue;
         };
@@ -92,11 +96,11 @@ pub(super) fn both(
     cache: &Cache,
     namespace: &str,
     (kind, name): (&str, &str),
-    revisions: Option<Sides<String>>,
-) -> Result<Sides<Objects>, Error> {
+    revisions: Option<PerGeneration<String>>,
+) -> Result<PerGeneration<Objects>, Error> {
     let halves = workloads::halves(cache, namespace, (kind, name), revisions)?;
     let objects = |half: Scaled| [(half.part.role, (kind.to_owned(), half))].into();
-    Ok(Sides {
+    Ok(PerGeneration {
         old: objects(halves.old),
         new: objects(halves.new),
     })
@@ -110,13 +114,13 @@ pub(super) fn accepted_in_place(
     cache: &Cache,
     namespace: &str,
     accepted: &AcceptedStatus,
-) -> Result<Option<Sides<Objects>>, Error> {
+) -> Result<Option<PerGeneration<Objects>>, Error> {
     let Some((old, new)) = one_object(accepted) else {
         return Ok(None);
     };
     let (kind, name) = (&*old.kind, &*old.name);
     let revision = |role: &AcceptedRole| role.revision.clone().unwrap_or_default();
-    let revisions = Sides {
+    let revisions = PerGeneration {
         old: revision(old),
         new: revision(new),
     };
@@ -135,7 +139,7 @@ pub(super) fn is_in_place(accepted: &AcceptedStatus) -> bool {
 
 /// What was accepted of the object that has both generations.
 fn one_object(accepted: &AcceptedStatus) -> Option<(&AcceptedRole, &AcceptedRole)> {
-    let only = |side: &AcceptedSide| side.roles.len() == 1;
+    let only = |generation: &AcceptedGeneration| generation.roles.len() == 1;
     let (source, target) = (&accepted.source, &accepted.target);
     let (old, new) = (source.roles.values().next()?, target.roles.values().next()?);
     let is_same = old.kind == new.kind && old.name == new.name && old.uid == new.uid;
@@ -151,9 +155,9 @@ fn one_object(accepted: &AcceptedStatus) -> Option<(&AcceptedRole, &AcceptedRole
 pub(super) fn accepted(
     cache: &Cache,
     namespace: &str,
-    side: &AcceptedSide,
+    generation: &AcceptedGeneration,
 ) -> Result<Objects, Error> {
-    accepted_roles(side)
+    accepted_roles(generation)
         .map(|(role, accepted)| one_accepted(cache, namespace, role, accepted))
         .collect()
 }
@@ -166,11 +170,11 @@ pub(super) fn accepted(
 pub(super) fn without_lost(
     cache: &Cache,
     namespace: &str,
-    side: &AcceptedSide,
+    generation: &AcceptedGeneration,
     is_over: bool,
 ) -> Result<(Objects, Option<Error>), Error> {
     let (mut objects, mut lost) = (Objects::new(), None);
-    for (role, accepted) in accepted_roles(side) {
+    for (role, accepted) in accepted_roles(generation) {
         match one_accepted(cache, namespace, role, accepted) {
             Ok((role, object)) => drop(objects.insert(role, object)),
             Err(error) if error.is_loss_of(accepted, is_over) => drop(lost.get_or_insert(error)),
@@ -180,9 +184,11 @@ pub(super) fn without_lost(
     Ok((objects, lost))
 }
 
-/// The accepted roles of a side.
-pub(super) fn accepted_roles(side: &AcceptedSide) -> impl Iterator<Item = (Role, &AcceptedRole)> {
-    let roles = side.roles.iter();
+/// The accepted roles of a generation.
+pub(super) fn accepted_roles(
+    generation: &AcceptedGeneration,
+) -> impl Iterator<Item = (Role, &AcceptedRole)> {
+    let roles = generation.roles.iter();
     roles.filter_map(|(name, accepted)| Some((managed_update::role(name)?, accepted)))
 }
 

@@ -23,13 +23,13 @@ use crate::k8s::Object;
 use crate::k8s::kinds::services;
 use crate::k8s::workloads::{ScaleDownOrder, Scaled, pod_is_ready};
 use crate::resource::rollout_status::{
-    AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase, SideStatus,
+    AcceptedGeneration, AcceptedStatus, DynamoRolloutStatus, RolloutPhase, ScaledGenerationStatus,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Retire, read_status};
-use crate::rollout::{Lengths, Role, Sides};
+use crate::rollout::{Lengths, PerGeneration, Role};
 use crate::scaling::{
-    ClientRouting, LastWorker, Pod, PodToReplace, RemovalOrder, RoleReplicas, RolloutObservation,
-    Serves, Side, Traffic, UnfinishedWrite,
+    ClientRouting, GenerationObservation, LastWorker, Pod, PodToReplace, RemovalOrder,
+    RoleReplicas, RolloutObservation, Serves, Traffic, UnfinishedWrite,
 };
 use crate::split::{Generation, Weights};
 
@@ -39,13 +39,13 @@ const WARM: Duration = Duration::from_secs(5);
 /// The observed state of a rollout.
 pub(super) struct Observed {
     pub seen: RolloutObservation,
-    pub objects: Sides<Objects>,
+    pub objects: PerGeneration<Objects>,
     /// The Service of the clients, and the one of the new frontends.
-    pub services: Sides<Option<Object>>,
+    pub services: PerGeneration<Option<Object>>,
     /// The owners of old's frontends, if they can be retired.
     pub frontends: Vec<Owner>,
     /// Accepted workers that are gone.
-    pub lost: Sides<Option<Lost>>,
+    pub lost: PerGeneration<Option<Lost>>,
     pub update_status: DynamoUpdateConfigStatus,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn observe(
     let memory = input.before.memory.as_ref();
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
     let (objects, gone) = workers_or_lost(observer, input, handed_over)?;
-    let frontends = Sides {
+    let frontends = PerGeneration {
         old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
         new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
     };
@@ -116,26 +116,28 @@ pub(super) fn observe(
     let scalers = scalers(cache, namespace)?;
     let chooses = input.may_mark && !input.before.phase.is_some_and(RolloutPhase::is_over);
     let candidates = candidates(observer, input.key, chooses, &objects)?;
-    let side = |side: Generation, before: &Option<SideStatus>| Side {
-        roles: objects::accepted_roles(accepted_side(accepted, side))
-            .map(|(role, _)| match objects.of(side).get(&role) {
-                Some((_, scaled)) => {
-                    let removes = removal_order(scaled.removes, candidates.get(&(side, role)));
-                    let workers = workers((side, role), scaled, before, input);
-                    (role, RoleReplicas { removes, ..workers })
-                }
-                None => (role, no_workers()),
-            })
-            .collect(),
-        serves: match side {
-            Generation::Old if ready(frontends.of(side)) > 0 => Serves::Yes,
-            Generation::Old => Serves::Unknown,
-            Generation::New => new_serves(&update_status),
-        },
-        frontends: ready(frontends.of(side)),
-        scaler: scaler(objects.of(side), &scalers),
-        lost: lost(objects.of(side)),
-    };
+    let observation =
+        |generation: Generation, before: &Option<ScaledGenerationStatus>| GenerationObservation {
+            roles: objects::accepted_roles(accepted_generation(accepted, generation))
+                .map(|(role, _)| match objects.of(generation).get(&role) {
+                    Some((_, scaled)) => {
+                        let removes =
+                            removal_order(scaled.removes, candidates.get(&(generation, role)));
+                        let workers = workers((generation, role), scaled, before, input);
+                        (role, RoleReplicas { removes, ..workers })
+                    }
+                    None => (role, no_workers()),
+                })
+                .collect(),
+            serves: match generation {
+                Generation::Old if ready(frontends.of(generation)) > 0 => Serves::Yes,
+                Generation::Old => Serves::Unknown,
+                Generation::New => new_serves(&update_status),
+            },
+            frontends: ready(frontends.of(generation)),
+            scaler: scaler(objects.of(generation), &scalers),
+            lost: lost(objects.of(generation)),
+        };
     let quotas = cache.of(&quotas(), namespace)?;
     let service = cache.one(&services(), namespace, input.client_service)?;
     let new_service = cache.one(&services(), namespace, service_name(accepted))?;
@@ -143,9 +145,9 @@ pub(super) fn observe(
         // Until this process has observed the update, its status may be outdated.
         unfinished: input.unfinished.clone(),
         is_current: input.shows_writes && cache.are_current() && all.is_some(),
-        sides: Sides {
-            old: side(Generation::Old, &input.before.source),
-            new: side(Generation::New, &input.before.target),
+        generations: PerGeneration {
+            old: observation(Generation::Old, &input.before.source),
+            new: observation(Generation::New, &input.before.target),
         },
         traffic: traffic(input, reports.as_deref().unwrap_or_default()),
         verdict: verdict(
@@ -172,7 +174,7 @@ pub(super) fn observe(
         frontends: owners.unwrap_or_default(),
         objects,
         lost: gone,
-        services: Sides {
+        services: PerGeneration {
             old: service,
             new: new_service,
         },
@@ -189,7 +191,7 @@ fn removal_order(by_object: ScaleDownOrder, marked: Option<&Vec<Pod>>) -> Remova
     }
 }
 
-/// The objects of the accepted workers on both sides, and why those that are gone are gone.
+/// The objects of the accepted workers of both generations, and why those that are gone are gone.
 ///
 /// # Errors
 /// When something is not listed, or when old cannot be counted.
@@ -197,11 +199,11 @@ fn workers_or_lost(
     observer: &Observer,
     input: &ObserveInput,
     handed_over: bool,
-) -> Result<(Sides<Objects>, Sides<Option<Lost>>), objects::Error> {
+) -> Result<(PerGeneration<Objects>, PerGeneration<Option<Lost>>), objects::Error> {
     let (cache, namespace) = (&observer.cache, &*input.key.namespace);
     let accepted = input.accepted;
     if let Some(objects) = objects::accepted_in_place(cache, namespace, accepted)? {
-        return Ok((objects, Sides::default()));
+        return Ok((objects, PerGeneration::default()));
     }
     // Once new serves everything, old is deleted by this rollout or by its owner.
     let old = match objects::without_lost(cache, namespace, &accepted.source, handed_over)? {
@@ -216,11 +218,11 @@ fn workers_or_lost(
             why: error_chain(&error),
         })
     };
-    let objects = Sides {
+    let objects = PerGeneration {
         old: old.0,
         new: new.0,
     };
-    let lost = Sides {
+    let lost = PerGeneration {
         old: lost(old.1),
         new: lost(new.1),
     };
@@ -233,14 +235,14 @@ fn accepts_sizes(input: &ObserveInput) -> bool {
 }
 
 fn workers(
-    (side, role): (Generation, Role),
+    (generation, role): (Generation, Role),
     scaled: &Scaled,
-    before: &Option<SideStatus>,
+    before: &Option<ScaledGenerationStatus>,
     input: &ObserveInput,
 ) -> RoleReplicas {
     let is_announced = memory::resizing(input.before).is_some_and(|resizing| {
         let size = resizing.sizes.get(role.as_str());
-        resizing.generation == side.as_str() && size == Some(&scaled.part.desired)
+        resizing.generation == generation.as_str() && size == Some(&scaled.part.desired)
     });
     let warm = scaled.ready_since.as_ref().map_or(scaled.ready, |all| {
         let is_warm = |since: &&Timestamp| {
@@ -257,7 +259,7 @@ fn workers(
         terminating: scaled.terminating,
         ready: scaled.ready,
         warm: warm.min(scaled.ready),
-        recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
+        recorded: before.and_then(|generation| generation.roles.get(role.as_str())?.recorded),
         ours: is_announced || scaled.is_set_by(input.manager),
         grace: scaled.grace,
         resources: scaled.resources.clone(),
@@ -289,8 +291,11 @@ fn no_workers() -> RoleReplicas {
     }
 }
 
-const fn accepted_side(accepted: &AcceptedStatus, side: Generation) -> &AcceptedSide {
-    match side {
+const fn accepted_generation(
+    accepted: &AcceptedStatus,
+    generation: Generation,
+) -> &AcceptedGeneration {
+    match generation {
         Generation::Old => &accepted.source,
         Generation::New => &accepted.target,
     }
@@ -322,7 +327,7 @@ fn traffic(input: &ObserveInput, reports: &[Option<ProxyReport>]) -> Traffic {
         split,
         applied: reports.iter().map(applied).collect(),
         applied_for: Duration::ZERO,
-        open: is_known.then(|| Sides {
+        open: is_known.then(|| PerGeneration {
             old: sum(|report| report.open.old),
             new: sum(|report| report.open.new),
         }),
@@ -335,14 +340,14 @@ fn clients(
     observer: &Observer,
     input: &ObserveInput,
     service: Option<&Object>,
-    frontends: &Sides<Vec<Object>>,
+    frontends: &PerGeneration<Vec<Object>>,
 ) -> ClientRouting {
     let check = observer.deletion_check(input.key, input.update);
     let service = service.and_then(|service| leads_to(service, frontends));
     ClientRouting {
         service,
         selector_saved: !input.before.previous_selector.is_empty(),
-        direct_to_new: service.map(|side| side == Generation::New),
+        direct_to_new: service.map(|generation| generation == Generation::New),
         handed_over: input
             .before
             .memory

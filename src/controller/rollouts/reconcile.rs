@@ -20,7 +20,7 @@ use crate::managed_update::{self, Direction};
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, RolloutPhase};
 use crate::resource::status::{AnalysisStatus, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
-use crate::rollout::{Sides, TrialVerdict};
+use crate::rollout::{PerGeneration, TrialVerdict};
 use crate::scaling::{
     self, Intent, Progress, RolloutObservation, ScalingAction, ScalingDecision, UnfinishedWrite,
     Wait,
@@ -263,7 +263,7 @@ impl Rollouts {
         let may_arrive = !seen.is_current || seen.unfinished.contains(&UnfinishedWrite::Retire);
         memory.retiring &= !goes_back || may_arrive;
         // Until a frontend of old serves again, there is nothing to retire once more.
-        memory.retired &= !goes_back || seen.sides.old.frontends == 0;
+        memory.retired &= !goes_back || seen.generations.old.frontends == 0;
         let generation = subject.rollout.metadata.generation;
         let mut status = status::status(StatusInput {
             before: subject.before,
@@ -283,7 +283,7 @@ impl Rollouts {
             now: input.now,
         });
         if seen.accepts_sizes && decision.progress != Progress::Contested {
-            status::accept_sizes(&mut status, &seen.sides, generation);
+            status::accept_sizes(&mut status, &seen.generations, generation);
         }
         if let Some((reason, why)) = obstacle {
             status = status::refused(&status, reason, why, generation, input.now);
@@ -322,12 +322,12 @@ fn goes_back(decision: &ScalingDecision) -> bool {
 /// Why a decision cannot be carried out: it needs workers whose objects have been deleted.
 fn needs_lost(
     decision: &ScalingDecision,
-    lost: &Sides<Option<Lost>>,
+    lost: &PerGeneration<Option<Lost>>,
 ) -> Option<(&'static str, String)> {
     let old_grows = matches!(
         decision.action,
         Some(ScalingAction::Grow {
-            side: Generation::Old,
+            generation: Generation::Old,
             ..
         })
     );

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::objects;
 use crate::k8s::kinds::api_resource;
 use crate::k8s::{Object, ROLLOUT_LABEL};
-use crate::resource::rollout_status::{AcceptedSide, AcceptedStatus, RevisionStatus};
+use crate::resource::rollout_status::{AcceptedGeneration, AcceptedStatus, RevisionStatus};
 use crate::resource::{API_VERSION, ROLLOUT_KIND};
 use crate::split::Generation;
 
@@ -26,7 +26,7 @@ const MAX_WORKERS: usize = 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RetainedRevision {
-    pub generation: AcceptedSide,
+    pub generation: AcceptedGeneration,
     /// The Service and port of its frontends, if a rollout went to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
@@ -75,9 +75,9 @@ pub(super) fn of(rollout: &Object, objects: &[Object]) -> Vec<Revision> {
 }
 
 /// Whether both are the same generation: the same objects behind the same frontends.
-pub(super) fn is_same(one: &AcceptedSide, other: &AcceptedSide) -> bool {
-    let objects = |side: &AcceptedSide| -> Vec<_> {
-        let roles = side.roles.iter();
+pub(super) fn is_same(one: &AcceptedGeneration, other: &AcceptedGeneration) -> bool {
+    let objects = |generation: &AcceptedGeneration| -> Vec<_> {
+        let roles = generation.roles.iter();
         roles
             .map(|(role, accepted)| {
                 let (component, uid) = (accepted.component.clone(), accepted.uid.clone());
@@ -93,10 +93,10 @@ pub(super) fn missing(
     accepted: &AcceptedStatus,
     revisions: &[Revision],
 ) -> Option<RetainedRevision> {
-    let is_kept = |side: &AcceptedSide, service: Option<&String>| {
+    let is_kept = |generation: &AcceptedGeneration, service: Option<&String>| {
         revisions.iter().any(|revision| {
             let has_service = service.is_none() || revision.kept.service.as_ref() == service;
-            has_service && is_same(&revision.kept.generation, side)
+            has_service && is_same(&revision.kept.generation, generation)
         })
     };
     if !is_kept(&accepted.source, None) {
@@ -141,8 +141,8 @@ pub(super) fn object(rollout: &Object, kept: &RetainedRevision, revisions: &[Rev
     })
 }
 
-/// The name of the rollout, and a hash of its UID and the generation: keeping it twice gives the same name, and the revisions of
-/// an earlier rollout of that name have different names.
+/// The name of the rollout, and a hash of its UID and the generation: keeping it twice gives the same name, and the revisions
+/// of an earlier rollout of that name have different names.
 fn name_of(rollout: &Object, kept: &RetainedRevision) -> String {
     let metadata = &rollout.metadata;
     let roles = kept.generation.roles.iter();
@@ -173,19 +173,19 @@ pub(super) fn surplus<'a>(
 }
 
 /// Which generation of a rollout this is, if any.
-fn generation_of(accepted: &AcceptedStatus, generation: &AcceptedSide) -> Option<Generation> {
-    let sides = [
+fn generation_of(accepted: &AcceptedStatus, generation: &AcceptedGeneration) -> Option<Generation> {
+    let generations = [
         (Generation::Old, &accepted.source),
         (Generation::New, &accepted.target),
     ];
-    let mut found = sides
+    let mut found = generations
         .into_iter()
-        .filter(|(_, side)| is_same(side, generation));
-    found.next().map(|(side, _)| side)
+        .filter(|(_, own)| is_same(own, generation));
+    found.next().map(|(generation, _)| generation)
 }
 
 /// The Service of the frontends of a generation, if a rollout ever went to it.
-pub(super) fn service(generation: &AcceptedSide, revisions: &[Revision]) -> Option<String> {
+pub(super) fn service(generation: &AcceptedGeneration, revisions: &[Revision]) -> Option<String> {
     let mut newest = revisions.iter().rev();
     newest.find_map(|revision| {
         let service = revision.kept.service.clone()?;
@@ -197,13 +197,14 @@ pub(super) fn service(generation: &AcceptedSide, revisions: &[Revision]) -> Opti
 pub(super) fn status_entries(
     accepted: &AcceptedStatus,
     revisions: &[Revision],
-    exists: impl Fn(&AcceptedSide) -> bool,
+    exists: impl Fn(&AcceptedGeneration) -> bool,
 ) -> Vec<RevisionStatus> {
     let reported = revisions.iter().map(|revision| {
         let generation = &revision.kept.generation;
         RevisionStatus {
             revision: revision.number,
-            generation: generation_of(accepted, generation).map(|side| side.as_str().to_owned()),
+            generation: generation_of(accepted, generation)
+                .map(|generation| generation.as_str().to_owned()),
             workers: workers(generation),
             frontends: generation.frontends.clone(),
             at: revision.at.clone(),
@@ -214,7 +215,7 @@ pub(super) fn status_entries(
 }
 
 /// The objects that own the workers of a generation, as text for users.
-pub(super) fn workers(generation: &AcceptedSide) -> String {
+pub(super) fn workers(generation: &AcceptedGeneration) -> String {
     let mut objects: Vec<_> = { generation.roles.values() }
         .map(|role| format!("{} {}", role.kind, role.name))
         .collect();
@@ -233,7 +234,7 @@ pub(super) mod tests {
     use std::sync::Arc;
 
     /// A generation of one Deployment and its frontends.
-    pub(in super::super) fn side(name: &str) -> AcceptedSide {
+    pub(in super::super) fn generation(name: &str) -> AcceptedGeneration {
         let role = AcceptedRole {
             kind: "Deployment".into(),
             name: name.into(),
@@ -241,7 +242,7 @@ pub(super) mod tests {
             replicas: 4,
             ..AcceptedRole::default()
         };
-        AcceptedSide {
+        AcceptedGeneration {
             roles: [("worker".to_owned(), role)].into(),
             frontends: format!("{name}-frontend"),
             graph: None,
@@ -252,8 +253,8 @@ pub(super) mod tests {
         AcceptedStatus {
             at: serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap(),
             units: 4,
-            source: side(old),
-            target: side(new),
+            source: generation(old),
+            target: generation(new),
             service: format!("{new}-frontend:8000"),
             undo_to: None,
         }
@@ -291,10 +292,10 @@ pub(super) mod tests {
         let expected = expected.map(|(number, name)| (number, format!("Deployment {name}")));
         assert_eq!(numbers(&revisions), expected);
         assert_eq!(
-            service(&side("v3"), &revisions).as_deref(),
+            service(&generation("v3"), &revisions).as_deref(),
             Some("v3-frontend:8000")
         );
-        assert_eq!(service(&side("v1"), &revisions), None);
+        assert_eq!(service(&generation("v1"), &revisions), None);
         let names: std::collections::BTreeSet<_> = revisions
             .iter()
             .map(|revision| revision.object.metadata.name.clone())
@@ -303,7 +304,7 @@ pub(super) mod tests {
         // If a later rollout goes to the first generation, it has a Service from then on.
         let again = after(&[("v1", "v2"), ("v2", "v1")]);
         assert_eq!(
-            service(&side("v1"), &again).as_deref(),
+            service(&generation("v1"), &again).as_deref(),
             Some("v1-frontend:8000")
         );
     }
@@ -322,12 +323,12 @@ pub(super) mod tests {
 
     #[test]
     fn a_deleted_object_of_the_same_name_is_another_generation() {
-        let mut again = side("v1");
-        assert!(is_same(&side("v1"), &again));
+        let mut again = generation("v1");
+        assert!(is_same(&generation("v1"), &again));
         again.roles.get_mut("worker").unwrap().replicas = 8;
-        assert!(is_same(&side("v1"), &again));
+        assert!(is_same(&generation("v1"), &again));
         again.roles.get_mut("worker").unwrap().uid = "another".to_owned();
-        assert!(!is_same(&side("v1"), &again));
+        assert!(!is_same(&generation("v1"), &again));
     }
 
     #[test]
@@ -345,7 +346,7 @@ pub(super) mod tests {
             let surplus = surplus.map(|revision| revision.number);
             assert_eq!(surplus, expected, "{limit} {wanted:?}");
         }
-        let reported = status_entries(&current, &revisions, |generation| *generation != side("v2"));
+        let reported = status_entries(&current, &revisions, |each| *each != generation("v2"));
         let reported: Vec<_> = reported
             .iter()
             .map(|reported| {

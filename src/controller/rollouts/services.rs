@@ -7,7 +7,7 @@ use crate::k8s::kinds::services;
 use crate::k8s::workloads::{is_selected, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::AcceptedStatus;
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 use crate::split::Generation;
 
 /// The name of the Service of the new frontends.
@@ -25,8 +25,8 @@ pub(super) fn selectors(
     namespace: &str,
     accepted: &AcceptedStatus,
     client_service: &str,
-) -> Result<Sides<BTreeMap<String, String>>, NotSynced> {
-    let frontends = Sides {
+) -> Result<PerGeneration<BTreeMap<String, String>>, NotSynced> {
+    let frontends = PerGeneration {
         old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
         new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
     };
@@ -35,7 +35,7 @@ pub(super) fn selectors(
     let of_clients = of_clients.filter(is_at_old);
     let of_new = cache.one(&services(), namespace, service_name(accepted))?;
     let selected = |service: Option<Object>| service.as_ref().and_then(selector);
-    Ok(Sides {
+    Ok(PerGeneration {
         old: selected(of_clients).unwrap_or_default(),
         new: selected(of_new).unwrap_or_default(),
     })
@@ -46,11 +46,14 @@ pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
     labels_at(service, "/spec/selector")
 }
 
-/// The side whose frontends a Service selects, if it selects those of one side only.
-pub(super) fn leads_to(service: &Object, frontends: &Sides<Vec<Object>>) -> Option<Generation> {
+/// The generation whose frontends a Service selects, if it selects those of one generation only.
+pub(super) fn leads_to(
+    service: &Object,
+    frontends: &PerGeneration<Vec<Object>>,
+) -> Option<Generation> {
     let selector = selector(service)?;
-    let selects = |side| {
-        let mut pods = frontends.of(side).iter();
+    let selects = |generation| {
+        let mut pods = frontends.of(generation).iter();
         pods.any(|pod| is_selected(pod, &selector))
     };
     match (selects(Generation::Old), selects(Generation::New)) {
@@ -68,11 +71,11 @@ mod tests {
     use crate::k8s::object;
 
     #[test]
-    fn a_service_leads_to_the_side_whose_frontends_alone_it_selects() {
+    fn a_service_leads_to_the_generation_whose_frontends_alone_it_selects() {
         let pod = |version: &str| {
             object(json!({"metadata": {"name": "p", "labels": {"app": "f", "v": version}}}))
         };
-        let frontends = Sides {
+        let frontends = PerGeneration {
             old: vec![pod("1")],
             new: vec![pod("2")],
         };

@@ -9,12 +9,13 @@ use super::memory;
 use crate::printable::counted;
 use crate::resource::rollout_status::{
     AcceptedStatus, DynamoRolloutStatus, GpuStatus, RevisionStatus, RolloutMemory, RolloutPhase,
-    RolloutStepStatus, ScaledRoleStatus, SideStatus, condition,
+    RolloutStepStatus, ScaledGenerationStatus, ScaledRoleStatus, condition,
 };
 use crate::resource::status::{AnalysisStatus, WaitStatus};
-use crate::rollout::{Role, Sides};
+use crate::rollout::{PerGeneration, Role};
 use crate::scaling::{
-    Progress, Retire, RolloutObservation, ScalingAction, ScalingDecision, Side, Sizes, Wait,
+    GenerationObservation, Progress, Retire, RolloutObservation, ScalingAction, ScalingDecision,
+    Sizes, Wait,
 };
 use crate::split::Generation;
 
@@ -44,8 +45,10 @@ pub(super) fn status(reported: StatusInput) -> DynamoRolloutStatus {
     let phase = phase(decision.progress);
     let message = message(decision);
     let peak = before.gpus.map_or(0, |gpus| gpus.peak);
-    let open = |side| seen.traffic.open.map(|open| *open.of(side));
-    let side = |side, before| side_status(seen.sides.of(side), before, open(side));
+    let open = |generation| seen.traffic.open.map(|open| *open.of(generation));
+    let scaled = |generation, before| {
+        generation_status(seen.generations.of(generation), before, open(generation))
+    };
     let status = DynamoRolloutStatus {
         observed_generation: reported.generation,
         phase: Some(phase),
@@ -53,8 +56,8 @@ pub(super) fn status(reported: StatusInput) -> DynamoRolloutStatus {
         message: Some(message),
         update: Some(reported.update.to_owned()),
         accepted: Some(reported.accepted.clone()),
-        source: Some(side(Generation::Old, &before.source)),
-        target: Some(side(Generation::New, &before.target)),
+        source: Some(scaled(Generation::Old, &before.source)),
+        target: Some(scaled(Generation::New, &before.target)),
         split: Some(memory::split(seen.traffic.split)),
         step: Some(RolloutStepStatus {
             old: decision.desired.old,
@@ -127,11 +130,15 @@ const fn phase(progress: Progress) -> RolloutPhase {
     }
 }
 
-fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> SideStatus {
-    let roles = side.roles.iter().map(|(role, workers)| {
+fn generation_status(
+    generation: &GenerationObservation,
+    before: &Option<ScaledGenerationStatus>,
+    open: Option<u64>,
+) -> ScaledGenerationStatus {
+    let roles = generation.roles.iter().map(|(role, workers)| {
         let before = before
             .as_ref()
-            .and_then(|side| side.roles.get(role.as_str()));
+            .and_then(|generation| generation.roles.get(role.as_str()));
         let reported = ScaledRoleStatus {
             spec: workers.desired,
             ready: workers.ready,
@@ -144,16 +151,17 @@ fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> S
         };
         (role.as_str().to_owned(), reported)
     });
-    let sum =
-        |of: fn(&crate::scaling::RoleReplicas) -> u32| -> u32 { side.roles.values().map(of).sum() };
-    SideStatus {
+    let sum = |of: fn(&crate::scaling::RoleReplicas) -> u32| -> u32 {
+        generation.roles.values().map(of).sum()
+    };
+    ScaledGenerationStatus {
         workers: Some(format!(
             "{}/{}",
             sum(|workers| workers.ready),
             sum(|workers| workers.desired)
         )),
         roles: roles.collect(),
-        ready_frontends: side.frontends,
+        ready_frontends: generation.frontends,
         open_streams: open,
     }
 }
@@ -161,37 +169,37 @@ fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> S
 /// Records the sizes that were written.
 pub(super) fn record(
     status: &mut DynamoRolloutStatus,
-    side: Generation,
+    generation: Generation,
     written: &Sizes,
-    generation: Option<i64>,
+    resource_generation: Option<i64>,
 ) {
-    let side = match side {
+    let generation = match generation {
         Generation::Old => &mut status.source,
         Generation::New => &mut status.target,
     };
     for (role, size) in written {
-        let roles = &mut side.get_or_insert_default().roles;
+        let roles = &mut generation.get_or_insert_default().roles;
         let role = roles.entry(role.as_str().to_owned()).or_default();
         role.recorded = Some(*size);
     }
-    status.memory.get_or_insert_default().recorded_generation = generation;
+    status.memory.get_or_insert_default().recorded_generation = resource_generation;
 }
 
 /// Adopts the sizes that others have set, because the owner of the rollout has edited it since.
 pub(super) fn accept_sizes(
     status: &mut DynamoRolloutStatus,
-    sides: &Sides<Side>,
-    generation: Option<i64>,
+    generations: &PerGeneration<GenerationObservation>,
+    resource_generation: Option<i64>,
 ) {
-    for side in Generation::ALL {
-        let roles = &sides.of(side).roles;
+    for generation in Generation::ALL {
+        let roles = &generations.of(generation).roles;
         let known = roles
             .iter()
             .filter(|(_, workers)| workers.recorded.is_some());
         let sizes = known
             .map(|(role, workers)| (*role, workers.desired))
             .collect();
-        record(status, side, &sizes, generation);
+        record(status, generation, &sizes, resource_generation);
     }
 }
 
@@ -244,20 +252,35 @@ pub(super) fn action_text(action: &ScalingAction) -> String {
                 split.rounded_percent()
             )
         }
-        ScalingAction::Grow { side, sizes: to } => format!("growing {side} to {}", sizes(to)),
-        ScalingAction::Mark { side, pods, .. } => {
-            format!("marking {} of {side} to be removed first", pods.join(", "))
-        }
-        ScalingAction::Replace { side, pods, .. } => {
+        ScalingAction::Grow {
+            generation,
+            sizes: to,
+        } => format!("growing {generation} to {}", sizes(to)),
+        ScalingAction::Mark {
+            generation, pods, ..
+        } => {
             format!(
-                "replacing {} of {side} with {}",
-                pods.join(", "),
-                side.other()
+                "marking {} of {generation} to be removed first",
+                pods.join(", ")
             )
         }
-        ScalingAction::Shrink { side, sizes: to } => format!("shrinking {side} to {}", sizes(to)),
+        ScalingAction::Replace {
+            generation, pods, ..
+        } => {
+            format!(
+                "replacing {} of {generation} with {}",
+                pods.join(", "),
+                generation.other()
+            )
+        }
+        ScalingAction::Shrink {
+            generation,
+            sizes: to,
+        } => format!("shrinking {generation} to {}", sizes(to)),
         ScalingAction::SaveSelector => "saving the selector of clientService".to_owned(),
-        ScalingAction::Retarget(side) => format!("routing clients to the frontends of {side}"),
+        ScalingAction::Retarget(generation) => {
+            format!("routing clients to the frontends of {generation}")
+        }
         ScalingAction::Retire(Retire::Delete) => "deleting old".to_owned(),
         ScalingAction::Retire(_) => "scaling the frontends of old to zero".to_owned(),
     }
@@ -354,9 +377,9 @@ fn of(
 /// A status without the fields that change all the time.
 pub(super) fn without_figures(status: &DynamoRolloutStatus) -> Json {
     let mut status = status.clone();
-    let sides = [&mut status.source, &mut status.target];
-    for side in sides.into_iter().flatten() {
-        side.open_streams = None;
+    let generations = [&mut status.source, &mut status.target];
+    for generation in generations.into_iter().flatten() {
+        generation.open_streams = None;
     }
     if let Some(analysis) = &mut status.analysis {
         analysis.message.clear();

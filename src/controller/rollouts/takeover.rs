@@ -61,14 +61,14 @@ fn recorded(status: &DynamoRolloutStatus) -> Vec<UnfinishedWrite> {
 }
 
 fn resize(announced: &ResizingStatus) -> Option<UnfinishedWrite> {
-    let side =
-        { Generation::ALL.into_iter() }.find(|side| side.as_str() == announced.generation)?;
+    let generation = { Generation::ALL.into_iter() }
+        .find(|generation| generation.as_str() == announced.generation)?;
     let sizes = announced
         .sizes
         .iter()
         .filter_map(|(name, size)| Some((role(name)?, *size)));
     let sizes = sizes.collect();
-    Some(UnfinishedWrite::Resize { side, sizes })
+    Some(UnfinishedWrite::Resize { generation, sizes })
 }
 
 #[cfg(test)]
@@ -84,9 +84,9 @@ mod tests {
         serde_json::from_value(json!({"memory": memory})).unwrap()
     }
 
-    fn resized(side: Generation, size: u32) -> UnfinishedWrite {
+    fn resized(generation: Generation, size: u32) -> UnfinishedWrite {
         let sizes = [(Role::Worker, size)].into();
-        UnfinishedWrite::Resize { side, sizes }
+        UnfinishedWrite::Resize { generation, sizes }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::super::spec_fields::SpecFields;
 use super::objects;
 use crate::k8s::Object;
-use crate::resource::rollout_status::{AcceptedSide, AcceptedStatus};
+use crate::resource::rollout_status::{AcceptedGeneration, AcceptedStatus};
 use crate::resource::{DynamoRolloutSpec, RETRIED_AT};
 use crate::split::Weights;
 
@@ -61,11 +61,11 @@ pub(super) fn spec(spec: &DynamoRolloutSpec, accepted: &AcceptedStatus, split: W
     update
 }
 
-fn workers(side: &AcceptedSide, in_place: bool) -> Json {
-    let replicas: serde_json::Map<String, Json> = { side.roles.iter() }
+fn workers(generation: &AcceptedGeneration, in_place: bool) -> Json {
+    let replicas: serde_json::Map<String, Json> = { generation.roles.iter() }
         .map(|(role, accepted)| (role.clone(), json!(accepted.replicas)))
         .collect();
-    match (&side.graph, side.roles.values().next()) {
+    match (&generation.graph, generation.roles.values().next()) {
         (Some(graph), _) => json!({"kind": "Pod", "name": graph, "replicas": replicas}),
         // The status of some kinds counts whole groups.
         (None, Some(role)) if role.kind == "ModelServing" => {
@@ -130,13 +130,13 @@ pub(super) fn is_of(update: &DynamicObject, accepted: &AcceptedStatus) -> bool {
     spec.source() == Some(&*accepted.source.frontends)
         && spec.target() == Some(&*accepted.target.frontends)
         && spec.new_frontend_service() == Some(&*accepted.service)
-        && ["old", "new"].into_iter().all(|side| {
-            let accepted = match side {
+        && ["old", "new"].into_iter().all(|generation| {
+            let accepted = match generation {
                 "old" => &accepted.source,
                 _ => &accepted.target,
             };
             let wanted = workers(accepted, in_place);
-            let workers = spec.workers(side);
+            let workers = spec.workers(generation);
             workers.name() == wanted["name"].as_str()
                 && workers.revision() == wanted["revision"].as_str()
         })
@@ -148,7 +148,7 @@ mod tests {
     use crate::resource::rollout_status::AcceptedRole;
 
     fn accepted() -> AcceptedStatus {
-        let side = |name: &str| AcceptedSide {
+        let generation = |name: &str| AcceptedGeneration {
             roles: [(
                 "worker".to_owned(),
                 AcceptedRole {
@@ -165,8 +165,8 @@ mod tests {
         AcceptedStatus {
             at: serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap(),
             units: 4,
-            source: side("v1"),
-            target: side("v2"),
+            source: generation("v1"),
+            target: generation("v2"),
             service: "v2-frontend:8000".into(),
             undo_to: None,
         }

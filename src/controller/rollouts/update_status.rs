@@ -1,5 +1,5 @@
-//! Reads the status of the update that moves a rollout's traffic: whether new serves, and how the comparison of the generations
-//! ended.
+//! Reads the status of the update that moves a rollout's traffic: whether new serves, and how the comparison of the
+//! generations ended.
 
 use super::update;
 use crate::k8s::Object;
@@ -57,7 +57,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::resource::rollout_status::AcceptedSide;
+    use crate::resource::rollout_status::AcceptedGeneration;
 
     #[test]
     fn a_frontend_that_has_not_been_queried_may_serve() {
@@ -84,8 +84,8 @@ mod tests {
         let accepted = AcceptedStatus {
             at: time("2026-01-01T00:01:00Z"),
             units: 4,
-            source: AcceptedSide::default(),
-            target: AcceptedSide::default(),
+            source: AcceptedGeneration::default(),
+            target: AcceptedGeneration::default(),
             service: "v2:8000".into(),
             undo_to: None,
         };

@@ -73,14 +73,14 @@ impl SnapshotBuilder {
     ) -> Snapshot {
         let RequestedPlan { plan, manifest } = wanted;
         let pool = |targets: &[TargetAddress],
-                    side: Generation,
+                    generation: Generation,
                     called: Option<&Host>,
                     known: &Option<Arc<Pool>>| {
             (!targets.is_empty()).then(|| {
                 Arc::new(Pool::new(
                     &self.addresses.of(targets),
                     self.settings.clone(),
-                    self.certificates.of(side),
+                    self.certificates.of(generation),
                     called,
                     known.as_deref(),
                 ))

@@ -12,7 +12,7 @@ use super::object::{self, label, number, pod_has_ended};
 use super::scaling::{self, Part, Resize, Scaled, Scaling, ScalingError};
 use super::{Cache, NotSynced, pods};
 use crate::k8s::cache::Object;
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 use crate::split::Generation;
 
 /// A kind of object that can have the workers of two generations.
@@ -33,8 +33,8 @@ pub trait InPlace: Sync {
         cache: &Cache,
         object: &DynamicObject,
         pods: &[Object],
-        accepted: Option<&Sides<String>>,
-    ) -> Result<Option<Sides<String>>, NotSynced>;
+        accepted: Option<&PerGeneration<String>>,
+    ) -> Result<Option<PerGeneration<String>>, NotSynced>;
 
     /// The index of the replica that a pod belongs to, from 0.
     fn index(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<u32>;
@@ -56,14 +56,14 @@ pub trait InPlace: Sync {
 /// One generation of an object that has both.
 #[derive(Clone, Debug)]
 pub struct GenerationInPlace {
-    side: Generation,
+    generation: Generation,
     /// The replicas of both generations.
     whole: u32,
     partition: &'static [&'static str],
     /// Its revision.
     pub revision: String,
-    /// The pods that should belong to the other generation. The object does not replace them by itself, because it created them
-    /// before the partition was raised.
+    /// The pods that should belong to the other generation. The object does not replace them by itself, because it created
+    /// them before the partition was raised.
     pub leaving: Vec<OutdatedPod>,
     /// Why this generation gets no more workers, as text for users.
     pub lost: Option<String>,
@@ -86,8 +86,8 @@ pub fn halves(
     cache: &Cache,
     namespace: &str,
     (kind, name): (&str, &str),
-    accepted: Option<Sides<String>>,
-) -> Result<Sides<Scaled>, ScalingError> {
+    accepted: Option<PerGeneration<String>>,
+) -> Result<PerGeneration<Scaled>, ScalingError> {
     let (scaling, object) = scaling::find(cache, namespace, kind, name)?;
     let in_place = scaling.in_place();
     let in_place = in_place.ok_or_else(|| ScalingError::OneGeneration(kind.to_owned()))?;
@@ -105,17 +105,17 @@ struct ObjectInPlace<'a> {
     part: Part,
     partition: u32,
     /// The revisions that the object creates now.
-    made: Option<Sides<String>>,
+    made: Option<PerGeneration<String>>,
     /// The revisions of both generations.
-    revisions: Sides<String>,
+    revisions: PerGeneration<String>,
 }
 
 impl<'a> ObjectInPlace<'a> {
     fn of(
         kinds: (&'a dyn Scaling, &'a dyn InPlace),
         (object, kind): (&'a Object, &str),
-        made: Option<Sides<String>>,
-        accepted: Option<Sides<String>>,
+        made: Option<PerGeneration<String>>,
+        accepted: Option<PerGeneration<String>>,
     ) -> Result<Self, ScalingError> {
         let (scaling, in_place) = kinds;
         let name = object.metadata.name.as_deref().unwrap_or_default();
@@ -171,9 +171,9 @@ impl<'a> ObjectInPlace<'a> {
         })
     }
 
-    fn halves(&self, pods: &[Object]) -> Sides<Scaled> {
+    fn halves(&self, pods: &[Object]) -> PerGeneration<Scaled> {
         let replicas = self.replicas(pods);
-        Sides {
+        PerGeneration {
             old: self.half(Generation::Old, &replicas),
             new: self.half(Generation::New, &replicas),
         }
@@ -195,9 +195,9 @@ impl<'a> ObjectInPlace<'a> {
         replicas
     }
 
-    fn half(&self, side: Generation, replicas: &BTreeMap<u32, Vec<&Object>>) -> Scaled {
+    fn half(&self, generation: Generation, replicas: &BTreeMap<u32, Vec<&Object>>) -> Scaled {
         let (scaling, in_place) = self.kinds;
-        let revision = self.revisions.of(side);
+        let revision = self.revisions.of(generation);
         let (mut present, mut terminating) = (0, 0);
         let (mut ready_since, mut leaving) = (Vec::new(), Vec::new());
         for (index, pods) in replicas {
@@ -237,21 +237,21 @@ impl<'a> ObjectInPlace<'a> {
             ..self.part.clone()
         };
         let half = GenerationInPlace {
-            side,
+            generation,
             whole: self.part.desired,
             partition: in_place.partition(),
             revision: revision.clone(),
             leaving,
-            lost: self.lost(side),
+            lost: self.lost(generation),
         };
         Scaled::half(scaling, self.object, (part, half), terminating, ready_since)
     }
 
     /// Why a generation gets no more workers.
-    fn lost(&self, side: Generation) -> Option<String> {
-        let (name, revision) = (&self.name, self.revisions.of(side));
+    fn lost(&self, generation: Generation) -> Option<String> {
+        let (name, revision) = (&self.name, self.revisions.of(generation));
         let made = self.made.as_ref()?;
-        let (made, then) = match side {
+        let (made, then) = match generation {
             Generation::Old => (
                 &made.old,
                 "to go back, restore the old pod template and create another rollout",
@@ -271,7 +271,7 @@ fn pointer(path: &[&str]) -> String {
 impl GenerationInPlace {
     /// The change that gives this generation another size.
     pub(super) fn resize(&self, size: u32) -> Resize {
-        let partition = match self.side {
+        let partition = match self.generation {
             Generation::Old => size,
             Generation::New => self.other_size(size),
         };

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::k8s::cache::Object;
 use crate::k8s::kinds::stateful_sets;
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 
 pub(super) struct LeaderWorkerSets;
 
@@ -104,8 +104,8 @@ impl InPlace for LeaderWorkerSets {
         cache: &Cache,
         object: &DynamicObject,
         pods: &[Object],
-        accepted: Option<&Sides<String>>,
-    ) -> Result<Option<Sides<String>>, NotSynced> {
+        accepted: Option<&PerGeneration<String>>,
+    ) -> Result<Option<PerGeneration<String>>, NotSynced> {
         let metadata = &object.metadata;
         let name = metadata.name.as_deref().unwrap_or_default();
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
@@ -139,12 +139,12 @@ fn made(
     leaders: &DynamicObject,
     name: &str,
     pods: &[Object],
-    accepted: Option<&Sides<String>>,
-) -> Option<Sides<String>> {
+    accepted: Option<&PerGeneration<String>>,
+) -> Option<PerGeneration<String>> {
     let of_leaders = stateful_set::made(leaders)?;
     let new = object::label(leaders, REVISION)?.to_owned();
     if of_leaders.old == of_leaders.new {
-        return Some(Sides {
+        return Some(PerGeneration {
             old: new.clone(),
             new,
         });
@@ -157,7 +157,7 @@ fn made(
         .and_then(|pod| object::label(pod, REVISION));
     // The leaders of old may be temporarily missing.
     let old = old.or_else(|| Some(&*accepted?.old))?.to_owned();
-    Some(Sides { old, new })
+    Some(PerGeneration { old, new })
 }
 
 #[cfg(test)]
@@ -183,7 +183,7 @@ mod tests {
         };
         let pods = [leader("b", "w-2"), leader("a", "w-1")];
         let revisions = |old: &str| {
-            Some(Sides {
+            Some(PerGeneration {
                 old: old.to_owned(),
                 new: "b".to_owned(),
             })

@@ -12,7 +12,7 @@ use super::{
     Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, WorkerQuery, Workload, object, pods,
 };
 use crate::k8s::cache::Object;
-use crate::rollout::{Role, Sides, Workers};
+use crate::rollout::{PerGeneration, Role, Workers};
 
 pub(super) struct ModelServings;
 
@@ -100,12 +100,12 @@ impl InPlace for ModelServings {
         _: &Cache,
         object: &DynamicObject,
         _: &[Object],
-        _: Option<&Sides<String>>,
-    ) -> Result<Option<Sides<String>>, NotSynced> {
+        _: Option<&PerGeneration<String>>,
+    ) -> Result<Option<PerGeneration<String>>, NotSynced> {
         let status = &object.data["status"];
         let revision = |name: &str| status[name].as_str().map(str::to_owned);
         let both = revision("currentRevision").zip(revision("updateRevision"));
-        Ok(both.map(|(old, new)| Sides { old, new }))
+        Ok(both.map(|(old, new)| PerGeneration { old, new }))
     }
 
     fn index(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<u32> {

@@ -5,7 +5,7 @@ use kube::api::{ApiResource, DynamicObject};
 use super::{Cache, Counts, InPlace, NotSynced, Scaling, WorkerQuery, Workload, object, pods};
 use crate::k8s::cache::Object;
 use crate::k8s::kinds::stateful_sets;
-use crate::rollout::Sides;
+use crate::rollout::PerGeneration;
 
 pub(super) struct StatefulSets;
 
@@ -38,9 +38,9 @@ impl Scaling for StatefulSets {
 }
 
 /// The revisions of the replicas below the partition of a StatefulSet, and of the others.
-pub(super) fn made(set: &DynamicObject) -> Option<Sides<String>> {
+pub(super) fn made(set: &DynamicObject) -> Option<PerGeneration<String>> {
     let status = |field: &str| Some(set.data["status"][field].as_str()?.to_owned());
-    Some(Sides {
+    Some(PerGeneration {
         old: status("currentRevision")?,
         new: status("updateRevision")?,
     })
@@ -62,8 +62,8 @@ impl InPlace for StatefulSets {
         _: &Cache,
         object: &DynamicObject,
         _: &[Object],
-        _: Option<&Sides<String>>,
-    ) -> Result<Option<Sides<String>>, NotSynced> {
+        _: Option<&PerGeneration<String>>,
+    ) -> Result<Option<PerGeneration<String>>, NotSynced> {
         Ok(made(object))
     }
 

@@ -1,6 +1,6 @@
 // The present: the assessment, the split, both generations side by side, latencies, totals and the plan.
 
-const SIDES = ["old", "new"];
+const GENERATIONS = ["old", "new"];
 
 function drawAssessment(assessment) {
   show("assessment", known(assessment));
@@ -21,17 +21,17 @@ function drawShares(wanted, observed) {
 
 const FEW = "not enough data";
 
-function drawSides(state) {
+function drawGenerations(state) {
   const rows = [];
   const row = (name, cells, against = "") => rows.push(html("tr", {}, html("th", { scope: "row" }, name), ...cells, html("td", {}, against)));
-  const figures = (id, value) => SIDES.map((side) => figure(`${side}.${id}`, state[side] ? value(state[side]) : "–"));
-  row("open streams", figures("openStreams", (side) => count(side.openStreams)));
-  row("healthy addresses", figures("endpoints", (side) => (side.endpoints?.known ? `${side.endpoints.healthy} of ${side.endpoints.known}` : "–")));
+  const figures = (id, value) => GENERATIONS.map((generation) => figure(`${generation}.${id}`, state[generation] ? value(state[generation]) : "–"));
+  row("open streams", figures("openStreams", (generation) => count(generation.openStreams)));
+  row("healthy addresses", figures("endpoints", (generation) => (generation.endpoints?.known ? `${generation.endpoints.healthy} of ${generation.endpoints.known}` : "–")));
   for (const [key, name] of [["lastMinute", "Last minute"], ["lastFiveMinutes", "Last 5 minutes"]]) {
-    const windows = SIDES.map((side) => state[side]?.[key]);
+    const windows = GENERATIONS.map((generation) => state[generation]?.[key]);
     if (!windows.some(known)) continue;
     rows.push(html("tr", { class: "head" }, html("th", { scope: "rowgroup", colspan: 4 }, name)));
-    const recent = (id, value) => windows.map((window, index) => html("td", { "data-recent": `${SIDES[index]}.${key}.${id}` }, window ? value(window) : "–"));
+    const recent = (id, value) => windows.map((window, index) => html("td", { "data-recent": `${GENERATIONS[index]}.${key}.${id}` }, window ? value(window) : "–"));
     row("requests per second", recent("requests", (window) => rate(window.requestsPerSecond)));
     row("errors", recent("errors", (window) => (known(window.errorRatio) ? percent(window.errorRatio) : FEW)));
     for (const [times, what] of [["firstEvent", "first token"], ["gap", "gap between tokens"]]) {
@@ -42,7 +42,7 @@ function drawSides(state) {
       }
     }
   }
-  updateChildren(document.querySelector("#sides tbody"), rows);
+  updateChildren(document.querySelector("#generations tbody"), rows);
   drawTotals(state);
 }
 
@@ -57,12 +57,12 @@ function compared(old, fresh) {
 }
 
 function drawTotals(state) {
-  const row = (name, id, value, kind) => html("tr", kind ? { class: kind } : {}, html("th", { scope: "row" }, name), ...SIDES.map((side) => figure(`${side}.${id}`, state[side] ? count(value(state[side])) : "–")));
+  const row = (name, id, value, kind) => html("tr", kind ? { class: kind } : {}, html("th", { scope: "row" }, name), ...GENERATIONS.map((generation) => figure(`${generation}.${id}`, state[generation] ? count(value(state[generation])) : "–")));
   updateChildren(document.querySelector("#totals tbody"), [
     html("tr", { class: "head" }, html("th", {}, "Outcomes"), html("th", { scope: "col" }, "old"), html("th", { scope: "col" }, "new")),
-    ...["completed", "truncated", "failed", "cancelled"].map((outcome) => row(outcome, outcome, (side) => side.outcomes?.[outcome])),
-    row("first tokens measured", "firstEvent.count", (side) => side.firstEvent?.count),
-    row("gaps measured", "gap.count", (side) => side.gap?.count),
+    ...["completed", "truncated", "failed", "cancelled"].map((outcome) => row(outcome, outcome, (generation) => generation.outcomes?.[outcome])),
+    row("first tokens measured", "firstEvent.count", (generation) => generation.firstEvent?.count),
+    row("gaps measured", "gap.count", (generation) => generation.gap?.count),
   ]);
 }
 
@@ -80,7 +80,7 @@ function drawTimes(state, id, key, name) {
   const box = byId(id);
   const width = Math.max(box.clientWidth, 200);
   const height = 190;
-  const reported = SIDES.map((side) => state[side]?.lastFiveMinutes?.[key]);
+  const reported = GENERATIONS.map((generation) => state[generation]?.lastFiveMinutes?.[key]);
   const used = reported.flatMap((latencies) => latencies?.buckets ?? []);
   if (!used.length) {
     box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${name}: nothing yet` }, svg("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing yet")));
@@ -105,9 +105,9 @@ function drawTimes(state, id, key, name) {
   }
   const every = Math.ceil(58 / step);
   for (let place = 0; place < bars; place += 1) {
-    SIDES.forEach((side, number) => {
+    GENERATIONS.forEach((generation, number) => {
       const share = parts[number][place];
-      const bar = svg("rect", { class: `bar-${side}`, x: left + place * step + step * (0.08 + 0.42 * number), width: step * 0.4, y: y(share), height: bottom - y(share) }, svg("title", {}, `${side}: ${percent(share)} took ${time(bound(place))} to ${time(bound(place + 1))}`));
+      const bar = svg("rect", { class: `bar-${generation}`, x: left + place * step + step * (0.08 + 0.42 * number), width: step * 0.4, y: y(share), height: bottom - y(share) }, svg("title", {}, `${generation}: ${percent(share)} took ${time(bound(place))} to ${time(bound(place + 1))}`));
       if (share > 0) children.push(bar);
     });
     if (place < bars - 1 && place % every === 0) {
@@ -118,11 +118,11 @@ function drawTimes(state, id, key, name) {
     }
   }
   const median = (number) => (known(reported[number]?.p50) ? time(reported[number].p50) : FEW);
-  SIDES.forEach((side, number) => {
-    children.push(svg("text", { class: `text-${side}`, x: left + (number * (width - left)) / 2, y: height - 2 }, `${side} p50 ${median(number)}`));
+  GENERATIONS.forEach((generation, number) => {
+    children.push(svg("text", { class: `text-${generation}`, x: left + (number * (width - left)) / 2, y: height - 2 }, `${generation} p50 ${median(number)}`));
   });
   const quantiles = (number) => (known(reported[number]?.p50) ? `half within ${time(reported[number].p50)}, 95% within ${time(reported[number].p95)}, 99% within ${time(reported[number].p99)}` : FEW);
-  const label = `${name}, last 5 minutes. ${SIDES.map((side, number) => `${side}: ${quantiles(number)}`).join(". ")}`;
+  const label = `${name}, last 5 minutes. ${GENERATIONS.map((generation, number) => `${generation}: ${quantiles(number)}`).join(". ")}`;
   box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...children));
 }
 

@@ -38,12 +38,12 @@ function drawRollouts() {
   updateChildren(document.querySelector("#rollout-table thead tr"), ["rollout", ...Object.values(ROLLOUT_COLUMNS)].map(column));
   const rows = rollouts.map((rollout) => {
     const intent = known(rollout.undoTo) ? `, to revision ${rollout.undoTo}` : rollout.intent && rollout.intent !== "Run" ? `, ${rollout.intent}` : "";
-    const side = ({ workers }) => workers ?? "–";
+    const generation = ({ workers }) => workers ?? "–";
     const cells = {
       phase: `${rollout.phase ?? "no status yet"}${intent}`,
       step: known(rollout.next) ? `${rollout.new.units} of ${rollout.units}, next ${rollout.next}` : "–",
-      old: side(rollout.old),
-      new: side(rollout.new),
+      old: generation(rollout.old),
+      new: generation(rollout.new),
       split: known(rollout.percent) ? `${rollout.percent}% new` : "–",
       verdict: rollout.verdict ?? "–",
       gpus: known(rollout.gpus) ? `${count(rollout.gpus)}, peak ${count(rollout.peakGpus)}` : "–",
@@ -64,7 +64,7 @@ function drawUpdate(update) {
   setText("phase", update.phase ?? "no status yet");
   setText("message", update.message ?? "no controller has written a status");
   show("standby", fleet.role === "standby");
-  const side = ({ workers, capacityPercent, readyFrontends }) => {
+  const generation = ({ workers, capacityPercent, readyFrontends }) => {
     const parts = [];
     if (known(workers)) parts.push(`${workers} workers`);
     if (known(capacityPercent)) parts.push(`capacity ${capacityPercent}%`);
@@ -72,8 +72,8 @@ function drawUpdate(update) {
     return parts.join(", ") || "–";
   };
   const facts = [
-    ["from old", `${update.source ?? "?"}: ${side(update.old)}`],
-    ["to new", `${update.target ?? update.service ?? "?"}: ${side(update.new)}`],
+    ["from old", `${update.source ?? "?"}: ${generation(update.old)}`],
+    ["to new", `${update.target ?? update.service ?? "?"}: ${generation(update.new)}`],
     ["edit", count(update.generation)],
   ];
   if (update.weights) facts.push(["weights", `old ${update.weights.old} : new ${update.weights.new}`]);

@@ -36,8 +36,8 @@ function drawHistory() {
     byId(id).replaceChildren(picture);
   };
   frame("chart-share", 170, `Share of new: wanted ${percent(now.wanted)}, observed ${percent(now.observed)}`, ...shares(x, width));
-  frame("chart-rate", 120, `Requests per second: old ${rate(perSecond("old", index))}, new ${rate(perSecond("new", index))}`, ...lines(x, width, (side) => (sample, at) => perSecond(side, at), rate));
-  frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...lines(x, width, (side) => (sample) => sample[side], count));
+  frame("chart-rate", 120, `Requests per second: old ${rate(perSecond("old", index))}, new ${rate(perSecond("new", index))}`, ...lines(x, width, (generation) => (sample, at) => perSecond(generation, at), rate));
+  frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...lines(x, width, (generation) => (sample) => sample[generation], count));
   frame("chart-events", 92, "Plans, recovered requests, and broken streams: see the timeline below", ...eventMarks(x, width, begin, end));
   const slider = byId("time");
   slider.max = samples.length - 1;
@@ -138,28 +138,28 @@ function ceiling(most) {
   return [1, 2, 4, 5, 8, 10].map((step) => step * power).find((round) => round >= most);
 }
 
-// A line per side. `of(side)` returns the value of a sample at its position.
+// A line per generation. `of(generation)` returns the value of a sample at its position.
 function lines(x, width, of, text) {
   const [top, bottom] = [8, 108];
-  const values = SIDES.map((side) => samples.map(of(side)));
+  const values = GENERATIONS.map((generation) => samples.map(of(generation)));
   const most = ceiling(Math.max(2, ...values.flat().filter(known)));
   const y = (value) => bottom - (value / most) * (bottom - top);
   const parts = grid(width, [[y(0), "0"], [y(most / 2), count(most / 2)], [y(most), count(most)]]);
-  SIDES.forEach((side, number) => {
+  GENERATIONS.forEach((generation, number) => {
     const value = new Map(samples.map((sample, index) => [sample, values[number][index]]));
     for (const run of runsOf((sample) => value.get(sample))) {
-      parts.push(svg("path", { class: `line-${side}${side === "new" ? " dashed" : ""}`, d: path(run.map((sample) => [x(sample.at), y(value.get(sample))])) }));
+      parts.push(svg("path", { class: `line-${generation}${generation === "new" ? " dashed" : ""}`, d: path(run.map((sample) => [x(sample.at), y(value.get(sample))])) }));
     }
   });
-  const now = SIDES.map((side, number) => [side, values[number].at(-1)]).filter(([, value]) => known(value));
-  return parts.concat(labels(width - RIGHT + 6, bottom, now.map(([side, value]) => [y(value), `${side} ${text(value)}`, `text-${side}`])));
+  const now = GENERATIONS.map((generation, number) => [generation, values[number].at(-1)]).filter(([, value]) => known(value));
+  return parts.concat(labels(width - RIGHT + 6, bottom, now.map(([generation, value]) => [y(value), `${generation} ${text(value)}`, `text-${generation}`])));
 }
 
 const OVER = 5; // samples, of which there is one a second
 
-// Requests of a side that ended, per second, over the last samples up to `index`.
-function perSecond(side, index) {
-  const key = `${side}Ended`;
+// Requests of a generation that ended, per second, over the last samples up to `index`.
+function perSecond(generation, index) {
+  const key = `${generation}Ended`;
   const [from, to] = [samples[Math.max(0, index - OVER)], samples[index]];
   if (to.at <= from.at || to.at - from.at > 2000 * OVER || !known(from[key]) || !known(to[key])) return null;
   return to[key] < from[key] ? null : ((to[key] - from[key]) * 1000) / (to.at - from.at);

@@ -99,7 +99,7 @@ function draw() {
   drawHistory();
   drawLog();
   if (!state) return;
-  drawSides(state);
+  drawGenerations(state);
   drawTimes(state, "chart-first", "firstEvent", "Time to the first token");
   drawTimes(state, "chart-gap", "gap", "Gaps between tokens");
   drawRecovered(state);

@@ -53,8 +53,8 @@ impl Exchange {
         self.stratum(self.assignment.generation)
     }
 
-    /// Records, for the comparison, that the request is retried on `generation`. `failed` tells whether its generation failed the
-    /// last attempt.
+    /// Records, for the comparison, that the request is retried on `generation`. `failed` tells whether its generation failed
+    /// the last attempt.
     pub(super) fn compare_retry(&mut self, generation: Generation, failed: bool) {
         let is_second = self.attempts == 2;
         self.retry_open = failed && is_second && generation != self.assignment.generation;
@@ -85,7 +85,7 @@ impl Exchange {
     /// A client knows where its session leads, and could send requests that fail on any server to only one generation. So a
     /// failure in a session counts only once the other generation has answered the request. If the request is not retried, for
     /// example because the retry budget is used up, nothing is known. Failures that are never retried count immediately, as they
-    /// do on the other side.
+    /// do on the other generation.
     pub(super) fn first_fails(&mut self, cause: Cause, next: Option<Generation>) {
         if !is_of_server(cause) {
             return self.first_over(AttemptResult::Abandoned);

@@ -57,12 +57,12 @@ impl Parts {
     ) {
         let counted: u64 = self.tokens.iter().sum();
         if counted > 0 && usage.completion_tokens > 0 {
-            for side in Generation::ALL {
+            for earlier_generation in Generation::ALL {
                 let earlier = Usage {
                     prompt_tokens: 0,
-                    completion_tokens: self.tokens[side.index()],
+                    completion_tokens: self.tokens[earlier_generation.index()],
                 };
-                metrics.delivered(side, 0, 0, earlier);
+                metrics.delivered(earlier_generation, 0, 0, earlier);
             }
         }
         let own = Usage {

@@ -1,6 +1,6 @@
 //! Problems of a rollout beyond types and bounds; the API server rejects the same through [`super::rules`].
 
-use super::{DynamoRolloutSpec, IN_PLACE_KINDS, SideSpec, rules};
+use super::{DynamoRolloutSpec, GenerationSpec, IN_PLACE_KINDS, rules};
 use crate::resource::{
     problems::{Problem, Problems},
     validate,
@@ -8,8 +8,8 @@ use crate::resource::{
 
 /// Reports every problem that the schema cannot express.
 pub(super) fn validate(spec: &DynamoRolloutSpec, problems: &mut Problems) {
-    side("spec.source", &spec.source, problems);
-    side("spec.target", &spec.target, problems);
+    generation("spec.source", &spec.source, problems);
+    generation("spec.target", &spec.target, problems);
     let mut report = |path: &str, message: &str| problems.push(Problem::new(path, message));
     if shares_workers(&spec.source, &spec.target) {
         report("spec.target", rules::SAME_WORKERS);
@@ -70,8 +70,8 @@ fn in_place(spec: &DynamoRolloutSpec, report: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// Whether both sides name the same object, and it cannot hold the workers of both.
-fn shares_workers(one: &SideSpec, other: &SideSpec) -> bool {
+/// Whether both generations name the same object, and it cannot hold the workers of both.
+fn shares_workers(one: &GenerationSpec, other: &GenerationSpec) -> bool {
     let is_kind = { one.kind.as_deref() }.is_some_and(|kind| IN_PLACE_KINDS.contains(&kind));
     let are_single = one.name.is_some() && other.name.is_some();
     let others: Vec<_> = objects(other).collect();
@@ -79,18 +79,18 @@ fn shares_workers(one: &SideSpec, other: &SideSpec) -> bool {
     is_shared && !(are_single && is_kind)
 }
 
-/// The objects of a side, by kind and name.
-fn objects(side: &SideSpec) -> impl Iterator<Item = (&str, &str)> {
-    let single = side.kind.as_deref().zip(side.name.as_deref());
-    let roles = side.roles.values();
+/// The objects of a generation, by kind and name.
+fn objects(generation: &GenerationSpec) -> impl Iterator<Item = (&str, &str)> {
+    let single = generation.kind.as_deref().zip(generation.name.as_deref());
+    let roles = generation.roles.values();
     single
         .into_iter()
         .chain(roles.map(|workload| (&*workload.kind, &*workload.name)))
 }
 
 /// Whether two roles name the same object, of a kind with a single size.
-fn repeats(side: &SideSpec) -> bool {
-    let roles = side.roles.values();
+fn repeats(generation: &GenerationSpec) -> bool {
+    let roles = generation.roles.values();
     let mut single = roles.filter(|workload| workload.kind != rules::SEVERAL_ROLES);
     let mut known = Vec::new();
     single.any(|workload| {
@@ -101,23 +101,23 @@ fn repeats(side: &SideSpec) -> bool {
     })
 }
 
-fn side(path: &str, side: &SideSpec, problems: &mut Problems) {
-    let is_one = side.kind.is_some() && side.name.is_some();
-    let is_none = side.kind.is_none() && side.name.is_none();
-    let by_role = !side.roles.is_empty();
+fn generation(path: &str, generation: &GenerationSpec, problems: &mut Problems) {
+    let is_one = generation.kind.is_some() && generation.name.is_some();
+    let is_none = generation.kind.is_none() && generation.name.is_none();
+    let by_role = !generation.roles.is_empty();
     if is_one == by_role || is_none != by_role {
         problems.push(Problem::new(path, rules::SIDE));
     }
-    if repeats(side) {
+    if repeats(generation) {
         problems.push(Problem::new(format!("{path}.roles"), rules::SAME_ROLES));
     }
-    if by_role && side.replicas.is_some() {
+    if by_role && generation.replicas.is_some() {
         problems.push(Problem::new(format!("{path}.replicas"), rules::REPLICAS));
     }
-    if let Some(name) = &side.name {
+    if let Some(name) = &generation.name {
         validate::object_name(&format!("{path}.name"), name, problems);
     }
-    for (role, workload) in &side.roles {
+    for (role, workload) in &generation.roles {
         let path = format!("{path}.roles.{role}");
         if !["prefill", "decode", "worker"].contains(&&**role) {
             problems.push(Problem::new(&path, rules::ROLES));

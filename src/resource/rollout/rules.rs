@@ -12,7 +12,7 @@ pub(super) const MAX_COUNT: u32 = 1_000_000;
 pub(super) const NO_ROOM: &str =
     "maxSurge and maxUnavailable must not both be 0: nothing could be moved";
 
-/// Why a side is rejected.
+/// Why a generation is rejected.
 pub(super) const SIDE: &str = "name one object by kind and name, or one for each role by roles";
 
 /// Why `replicas` are rejected.
@@ -36,7 +36,7 @@ pub(super) const SAME_SERVICE: &str = "clientService and frontends.service are t
 pub(super) const AMOUNT: &str =
     "must be a whole number of at least 0, or a percentage from 0% to 100%";
 
-/// Why both sides are rejected.
+/// Why both generations are rejected.
 pub(super) const SAME_WORKERS: &str = "source and target are the same workers; only one StatefulSet, LeaderWorkerSet, or ModelServing, named by kind and name, can have those of both generations";
 
 /// Why the limits of a rollout within one object are rejected.
@@ -46,7 +46,7 @@ pub(super) const IN_PLACE_LIMITS: &str = "source and target are one object, whic
 pub(super) const IN_PLACE_REPLICAS: &str =
     "source and target are one object: leave out replicas, which are those of the object";
 
-/// The reasons that compare both sides.
+/// The reasons that compare both generations.
 pub(super) const REASONS_ABOUT_BOTH_SIDES: [&str; 3] =
     [SAME_WORKERS, IN_PLACE_LIMITS, IN_PLACE_REPLICAS];
 
@@ -110,16 +110,16 @@ pub(super) fn spec() -> Json {
     ])
 }
 
-/// A condition: the single object of `side` is not one of those that `other` names by role.
-fn in_roles(side: &str, other: &str) -> String {
+/// A condition: the single object of `generation` is not one of those that `other` names by role.
+fn in_roles(generation: &str, other: &str) -> String {
     format!(
-        "!has(self.{side}.name) || !has(self.{side}.kind) || !has(self.{other}.roles) || !self.{other}.roles.exists(role, \
-         self.{other}.roles[role].name == self.{side}.name && self.{other}.roles[role].kind == self.{side}.kind)"
+        "!has(self.{generation}.name) || !has(self.{generation}.kind) || !has(self.{other}.roles) || !self.{other}.roles.exists(role, \
+         self.{other}.roles[role].name == self.{generation}.name && self.{other}.roles[role].kind == self.{generation}.kind)"
     )
 }
 
 /// Rules for `source` and `target`.
-pub(super) fn side() -> Json {
+pub(super) fn generation() -> Json {
     json!([
         rule(
             "has(self.kind) == has(self.name) && has(self.kind) != (has(self.roles) && size(self.roles) > 0)",

@@ -33,10 +33,10 @@ pub struct DynamoRolloutStatus {
     pub accepted: Option<AcceptedStatus>,
     /// The workers of the old generation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<SideStatus>,
+    pub source: Option<ScaledGenerationStatus>,
     /// The workers of the new generation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub target: Option<SideStatus>,
+    pub target: Option<ScaledGenerationStatus>,
     /// The split of requests that the rollout has set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitStatus>,
@@ -158,9 +158,9 @@ pub struct AcceptedStatus {
     #[schemars(range(min = 1))]
     pub units: u32,
     /// The old generation.
-    pub source: AcceptedSide,
+    pub source: AcceptedGeneration,
     /// The new generation.
-    pub target: AcceptedSide,
+    pub target: AcceptedGeneration,
     /// The Service and port of the new frontends.
     #[schemars(length(max = 300))]
     pub service: String,
@@ -198,7 +198,7 @@ pub struct RevisionStatus {
 /// One generation, as accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct AcceptedSide {
+pub struct AcceptedGeneration {
     /// The object of each role.
     #[schemars(extend("maxProperties" = 3))]
     pub roles: BTreeMap<String, AcceptedRole>,
@@ -243,7 +243,7 @@ pub struct AcceptedRole {
 /// The workers of one generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct SideStatus {
+pub struct ScaledGenerationStatus {
     /// Ready and desired workers of all roles together, such as `3/4`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -345,8 +345,8 @@ pub struct RolloutMemory {
     /// The sizes that were written last, or that are about to be written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resizing: Option<ResizingStatus>,
-    /// Whether everything, including the clients, has moved to the new generation. From then on, the objects of the old generation
-    /// may be deleted.
+    /// Whether everything, including the clients, has moved to the new generation. From then on, the objects of the old
+    /// generation may be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
     /// Whether retiring the old generation has begun, or is about to begin.

@@ -26,8 +26,8 @@ pub const IN_PLACE_KINDS: [&str; 3] = ["StatefulSet", "LeaderWorkerSet", "ModelS
 /// The workers of a generation: one object, or one for each role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = rules::side()))]
-pub struct SideSpec {
+#[schemars(extend("x-kubernetes-validations" = rules::generation()))]
+pub struct GenerationSpec {
     /// The kind of the object that owns the workers. In a `DynamoGraphDeployment`, each worker component is a role.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = SCALED_KINDS))]
@@ -48,7 +48,7 @@ pub struct SideSpec {
     pub roles: BTreeMap<String, WorkloadSpec>,
 }
 
-impl fmt::Display for SideSpec {
+impl fmt::Display for GenerationSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let (Some(kind), Some(name)) = (&self.kind, &self.name) {
             return write!(f, "{kind} {name}");

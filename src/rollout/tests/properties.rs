@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_written_to_a_side_that_cannot_serve(fixture in any_fixture()) {
+    fn nothing_is_written_to_a_generation_that_cannot_serve(fixture in any_fixture()) {
         let decision = fixture.peek();
         if let Some(split) = split(&fixture, &decision) {
             let new_serves = decision.obstacles.is_empty();
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn more_workers_never_get_a_side_less(fixture in any_fixture(), role in 0..2_usize, more in 1..9_u32) {
+    fn more_workers_never_get_a_generation_less(fixture in any_fixture(), role in 0..2_usize, more in 1..9_u32) {
         let mut fixture = fixture;
         fixture.settings.paused = false;
         fixture.settings.stable = Duration::ZERO;
@@ -178,7 +178,7 @@ proptest! {
             gained: Some(Timestamp::from_unix_millis(since)),
         };
         let [old, old_whole, new, new_whole] = parts;
-        fixture.memory.credit = Some(Sides { old: credit(old, old_whole), new: credit(new, new_whole) });
+        fixture.memory.credit = Some(PerGeneration { old: credit(old, old_whole), new: credit(new, new_whole) });
         fixture.memory.full_sizes = [(Role::Worker, sizes.0)].into();
         fixture.settings.full_sizes.new = [(Role::Worker, sizes.1)].into();
         fixture.settings.stable = Duration::from_millis(since);

@@ -19,13 +19,13 @@ const CLIENTS: u64 = 100;
 pub(super) struct Cluster {
     pub settings: RolloutSettings,
     pub tick: u64,
-    pub objects: Sides<BTreeMap<Role, Object>>,
-    pub serves: Sides<Serves>,
+    pub objects: PerGeneration<BTreeMap<Role, Object>>,
+    pub serves: PerGeneration<Serves>,
     pub scaler: Option<String>,
     pub split: Weights,
     pub split_version: u64,
     pub applied: Vec<Option<Weights>>,
-    pub open: Sides<u64>,
+    pub open: PerGeneration<u64>,
     pub open_known: bool,
     pub verdict: TrialVerdict,
     pub service: Generation,
@@ -34,7 +34,7 @@ pub(super) struct Cluster {
     pub retired: bool,
     pub accepts_sizes: bool,
     pub retire_obstacle: Option<String>,
-    pub lost: Sides<Option<String>>,
+    pub lost: PerGeneration<Option<String>>,
     pub needs_last_worker: bool,
     /// Pods of new never become ready.
     pub new_is_broken: bool,
@@ -76,8 +76,8 @@ impl Versions {
 impl Cluster {
     /// Old is whole and ready, new has nothing.
     pub fn of(settings: RolloutSettings) -> Self {
-        let objects = |side: Generation, part: bool| {
-            let full = settings.shape.full(side).iter();
+        let objects = |generation: Generation, part: bool| {
+            let full = settings.shape.full(generation).iter();
             full.map(|(role, size)| {
                 let size = if part { *size } else { 0 };
                 let object = Object {
@@ -92,12 +92,12 @@ impl Cluster {
             .collect()
         };
         Self {
-            objects: Sides {
+            objects: PerGeneration {
                 old: objects(Generation::Old, true),
                 new: objects(Generation::New, false),
             },
             tick: 0,
-            serves: Sides {
+            serves: PerGeneration {
                 old: Serves::Yes,
                 new: Serves::Yes,
             },
@@ -105,7 +105,7 @@ impl Cluster {
             split: Weights::ALL_OLD,
             split_version: 1,
             applied: vec![Some(Weights::ALL_OLD); 2],
-            open: Sides {
+            open: PerGeneration {
                 old: CLIENTS,
                 new: 0,
             },
@@ -117,7 +117,7 @@ impl Cluster {
             retired: false,
             accepts_sizes: false,
             retire_obstacle: None,
-            lost: Sides::default(),
+            lost: PerGeneration::default(),
             needs_last_worker: false,
             new_is_broken: false,
             quota: None,
@@ -136,19 +136,20 @@ impl Cluster {
         }
     }
 
-    pub fn side(&self, side: Generation) -> &BTreeMap<Role, Object> {
-        self.objects.of(side)
+    pub fn generation(&self, generation: Generation) -> &BTreeMap<Role, Object> {
+        self.objects.of(generation)
     }
 
-    pub fn side_mut(&mut self, side: Generation) -> &mut BTreeMap<Role, Object> {
-        self.objects.of_mut(side)
+    pub fn generation_mut(&mut self, generation: Generation) -> &mut BTreeMap<Role, Object> {
+        self.objects.of_mut(generation)
     }
 
     pub fn versions(&self) -> Versions {
-        let sides = Generation::ALL.into_iter();
-        let objects = sides.flat_map(|side| {
-            let objects = self.side(side).iter();
-            objects.map(move |(role, object)| ((side == Generation::New, *role), object.version))
+        let generations = Generation::ALL.into_iter();
+        let objects = generations.flat_map(|generation| {
+            let objects = self.generation(generation).iter();
+            objects
+                .map(move |(role, object)| ((generation == Generation::New, *role), object.version))
         });
         Versions {
             objects: objects.collect(),
@@ -157,14 +158,24 @@ impl Cluster {
         }
     }
 
-    /// Sets the size of a role, as one write. In place, one number is the size of both sides.
-    pub fn resize(&mut self, side: Generation, role: Role, size: u32, ours: bool, records: bool) {
+    /// Sets the size of a role, as one write. In place, one number is the size of both generations.
+    pub fn resize(
+        &mut self,
+        generation: Generation,
+        role: Role,
+        size: u32,
+        ours: bool,
+        records: bool,
+    ) {
         (self.resized_at, self.at_rest_since) = (self.tick, self.tick);
         let rest = self.settings.shape.units() - size.min(self.settings.shape.units());
-        let both = [(side, size), (side.other(), rest)];
+        let both = [(generation, size), (generation.other(), rest)];
         let sizes = if self.settings.in_place { 2 } else { 1 };
-        for (side, size) in both.into_iter().take(sizes) {
-            let object = self.side_mut(side).get_mut(&role).expect("the role exists");
+        for (generation, size) in both.into_iter().take(sizes) {
+            let object = self
+                .generation_mut(generation)
+                .get_mut(&role)
+                .expect("the role exists");
             object.desired = size;
             object.version += 1;
             object.ours = ours;
@@ -177,20 +188,24 @@ impl Cluster {
     /// The replicas of one object are of old or of new: one begins when the one before it has ended.
     fn take_places(&mut self) {
         for role in self
-            .side(Generation::Old)
+            .generation(Generation::Old)
             .keys()
             .copied()
             .collect::<Vec<_>>()
         {
-            let [old, new] = Generation::ALL.map(|side| self.side(side)[&role].clone());
+            let [old, new] =
+                Generation::ALL.map(|generation| self.generation(generation)[&role].clone());
             let mut free = self
                 .settings
                 .shape
                 .units()
                 .saturating_sub(old.taken() + new.taken());
             // What is deleted below the partition is of old again.
-            for side in Generation::ALL {
-                let object = self.side_mut(side).get_mut(&role).expect("the role exists");
+            for generation in Generation::ALL {
+                let object = self
+                    .generation_mut(generation)
+                    .get_mut(&role)
+                    .expect("the role exists");
                 let more = object
                     .desired
                     .saturating_sub(object.pods.len() as u32)
@@ -204,11 +219,11 @@ impl Cluster {
     /// Ten seconds pass.
     pub fn pass(&mut self) {
         self.tick += 1;
-        for side in Generation::ALL {
-            let is_broken = self.new_is_broken && side == Generation::New;
+        for generation in Generation::ALL {
+            let is_broken = self.new_is_broken && generation == Generation::New;
             let in_place = self.settings.in_place;
-            for object in self.side_mut(side).values_mut() {
-                object.pass(is_broken, in_place.then_some(side));
+            for object in self.generation_mut(generation).values_mut() {
+                object.pass(is_broken, in_place.then_some(generation));
             }
         }
         if self.settings.in_place {
@@ -235,9 +250,9 @@ impl Cluster {
     /// A third of the streams end, and break where a role has no worker any more. Clients begin others where the split says. They
     /// fail where a role has no ready worker, and are sent again with the next ones.
     fn streams(&mut self) {
-        for side in Generation::ALL {
-            let carries = self.side(side).values().all(Object::carries);
-            let open = self.open.of_mut(side);
+        for generation in Generation::ALL {
+            let carries = self.generation(generation).values().all(Object::carries);
+            let open = self.open.of_mut(generation);
             *open = if carries { *open * 2 / 3 } else { 0 };
         }
         let begun = CLIENTS - self.open.old - self.open.new;
@@ -248,9 +263,9 @@ impl Cluster {
             Generation::Old => begun * u64::from(split.new_weight()) / total,
             Generation::New => begun,
         };
-        for (side, begun) in [(Generation::Old, begun - new), (Generation::New, new)] {
-            if self.side(side).values().all(Object::serves) {
-                *self.open.of_mut(side) += begun;
+        for (generation, begun) in [(Generation::Old, begun - new), (Generation::New, new)] {
+            if self.generation(generation).values().all(Object::serves) {
+                *self.open.of_mut(generation) += begun;
             }
         }
     }
@@ -275,7 +290,7 @@ impl Cluster {
         RolloutObservation {
             is_current: true,
             unfinished: Vec::new(),
-            sides: Sides {
+            generations: PerGeneration {
                 old: self.seen(Generation::Old),
                 new: self.seen(Generation::New),
             },
@@ -311,9 +326,9 @@ impl Cluster {
         }
     }
 
-    fn seen(&self, side: Generation) -> Side {
-        let roles = self.side(side).iter();
-        Side {
+    fn seen(&self, generation: Generation) -> GenerationObservation {
+        let roles = self.generation(generation).iter();
+        GenerationObservation {
             roles: roles
                 .map(|(role, object)| {
                     let resources = self.resources.clone();
@@ -321,10 +336,13 @@ impl Cluster {
                     (*role, RoleReplicas { resources, ..seen })
                 })
                 .collect(),
-            serves: *self.serves.of(side),
+            serves: *self.serves.of(generation),
             frontends: 1,
-            scaler: self.scaler.clone().filter(|_| side == Generation::Old),
-            lost: self.lost.of(side).clone(),
+            scaler: self
+                .scaler
+                .clone()
+                .filter(|_| generation == Generation::Old),
+            lost: self.lost.of(generation).clone(),
         }
     }
 }

@@ -134,19 +134,19 @@ impl Simulation {
             false => simulation.draw.below(simulation.past.len() as u64) as usize,
         };
         let (a, mut b, c) = (back(self), back(self), back(self));
-        // Both sides of one object are read at the same time.
+        // Both generations of one object are read at the same time.
         if self.cluster.settings.in_place {
             b = a;
         }
         let [old, new, traffic] = [a, b, c].map(|back| &self.past[back]);
         let mut seen = traffic.seen.clone();
-        seen.sides.old = old.seen.sides.old.clone();
-        seen.sides.new = new.seen.sides.new.clone();
+        seen.generations.old = old.seen.generations.old.clone();
+        seen.generations.new = new.seen.generations.new.clone();
         seen.accepts_sizes = self.cluster.accepts_sizes;
         let mut versions = traffic.versions.clone();
         for (key, version) in &mut versions.objects {
-            let side = if key.0 { new } else { old };
-            *version = side.versions.objects[key];
+            let generation = if key.0 { new } else { old };
+            *version = generation.versions.objects[key];
         }
         let written = self.written.as_ref();
         seen.is_current = written.is_none_or(|written| versions.include(written));
@@ -208,8 +208,9 @@ impl Simulation {
     fn is_done(&self, action: &ScalingAction) -> bool {
         match action {
             ScalingAction::Split(split) => self.cluster.split == *split,
-            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
-                let objects = self.cluster.side(*side);
+            ScalingAction::Grow { generation, sizes }
+            | ScalingAction::Shrink { generation, sizes } => {
+                let objects = self.cluster.generation(*generation);
                 { sizes }
                     .iter()
                     .all(|(role, size)| objects[role].desired == *size)
@@ -244,11 +245,11 @@ impl Simulation {
             "{:?} after {way:?} with {settings:?} of {:?}",
             decision.waits, cluster.objects
         );
-        for (side, units) in [(Generation::Old, old), (Generation::New, whole - old)] {
-            for (role, size) in settings.shape.sizes(side, units) {
-                let object = &cluster.side(side)[&role];
+        for (generation, units) in [(Generation::Old, old), (Generation::New, whole - old)] {
+            for (role, size) in settings.shape.sizes(generation, units) {
+                let object = &cluster.generation(generation)[&role];
                 let is = (object.desired, object.ready(), object.ending.len());
-                assert_eq!(is, (size, size, 0), "{side} {role} {way:?}");
+                assert_eq!(is, (size, size, 0), "{generation} {role} {way:?}");
             }
         }
         *self

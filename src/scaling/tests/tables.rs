@@ -74,7 +74,7 @@ fn a_size_that_is_given_may_differ_from_the_one_that_old_has() {
             four.given = [Role::Worker].into();
         }
         let mut cluster = Cluster::of(four);
-        for object in cluster.side_mut(Generation::Old).values_mut() {
+        for object in cluster.generation_mut(Generation::Old).values_mut() {
             object.desired = 2;
         }
         cluster.service = Generation::New;
@@ -91,7 +91,7 @@ fn a_size_that_is_given_may_differ_from_the_one_that_old_has() {
 fn new_may_have_a_unit_of_its_own_before_the_first_write() {
     let with_a_unit = |settings: RolloutSettings| {
         let mut cluster = Cluster::of(settings);
-        for object in cluster.side_mut(Generation::New).values_mut() {
+        for object in cluster.generation_mut(Generation::New).values_mut() {
             object.desired = 1;
         }
         cluster
@@ -179,25 +179,29 @@ fn a_controller_that_starts_again_completes_half_written_sizes() {
     let mut cluster = Cluster::of(settings(&PD));
     let read = cluster.versions();
     let grow = ScalingAction::Grow {
-        side: Generation::New,
+        generation: Generation::New,
         sizes: [(Role::Prefill, 1), (Role::Decode, 1)].into(),
     };
     assert!(!cluster.apply(&grow, &read, 1, false));
     let (decision, way) = cluster.run(500);
     assert_eq!(way[0], "new+1/1");
-    assert_eq!(decision.desired, Sides { old: 0, new: 4 });
+    assert_eq!(decision.desired, PerGeneration { old: 0, new: 4 });
 }
 
 #[test]
-fn sides_of_another_shape_move_in_the_units_of_the_larger_one() {
+fn generations_of_another_shape_move_in_the_units_of_the_larger_one() {
     let mut shapes = settings(&PD);
     let new: Sizes = [(Role::Worker, 3)].into();
     let old = PD.into_iter().collect();
-    shapes.shape = Shape::of(Sides { old, new }).unwrap();
+    shapes.shape = Shape::of(PerGeneration { old, new }).unwrap();
     shapes.gpus.new = [(Role::Worker, 16)].into();
     let (decision, way) = run(shapes);
     let sizes: Vec<_> = way.split(' ').filter(|one| !one.contains(':')).collect();
-    assert_eq!(decision.desired, Sides { old: 0, new: 4 }, "{sizes:?}");
+    assert_eq!(
+        decision.desired,
+        PerGeneration { old: 0, new: 4 },
+        "{sizes:?}"
+    );
 }
 
 #[test]
@@ -210,7 +214,7 @@ fn workers_that_restart_are_not_taken_for_workers_that_are_not_needed() {
     object.pods[2..].fill(0);
     let decision = decide(&cluster.settings, &cluster.read());
     let shrink = ScalingAction::Shrink {
-        side: Generation::Old,
+        generation: Generation::Old,
         sizes: [(Role::Worker, 3)].into(),
     };
     assert_eq!(decision.action, Some(shrink));

@@ -1,12 +1,12 @@
 //! Compares both generations by their counts of the last minutes, for plans without an analysis. Pure.
 //!
 //! The page compares every second, with few requests after a start, so its statements about new must be certain: too many of all
-//! requests that failed (or were slow) must have been new's. If both sides were equal, the probability that such a request is
-//! new's would be new's share of all requests; the Chernoff bound limits the probability of this many.
+//! requests that failed (or were slow) must have been new's. If both generations were equal, the probability that such a
+//! request is new's would be new's share of all requests; the Chernoff bound limits the probability of this many.
 
 use std::fmt::{self, Display, Formatter};
 
-use super::Side;
+use super::GenerationFigures;
 use crate::latency::{Scale, Sketch};
 use crate::printable::{self, needed, only, percent};
 
@@ -15,28 +15,32 @@ const MORE_ERRORS: f64 = 0.01;
 /// New needs attention if its p95 exceeds this multiple of old's, and by this many seconds.
 const SLOWER: f64 = 1.25;
 const NOTICEABLE: f64 = 0.005;
-/// The streams that each side must have for a comparison of latencies.
+/// The streams that each generation must have for a comparison of latencies.
 const STREAMS: u64 = 200;
-/// With equal sides, the probability of a false alarm is at most one minus this.
+/// With equal generations, the probability of a false alarm is at most one minus this.
 const CERTAIN: f64 = 0.9999;
 
 /// In what respect new is worse than old.
-pub(super) fn worse(sides: &[Side; 2]) -> Option<String> {
-    let sure = differences(sides).find(|difference| difference.is_sure)?;
+pub(super) fn worse(generations: &[GenerationFigures; 2]) -> Option<String> {
+    let sure = differences(generations).find(|difference| difference.is_sure)?;
     Some(format!("{sure}."))
 }
 
 /// Why it is unknown whether new is as good as old: it looks worse, or there are too few streams to tell.
-pub(super) fn unclear(sides: &[Side; 2]) -> Option<String> {
-    if let Some(difference) = differences(sides).next() {
+pub(super) fn unclear(generations: &[GenerationFigures; 2]) -> Option<String> {
+    if let Some(difference) = differences(generations).next() {
         return Some(format!("{difference}; that is not enough evidence yet."));
     }
-    let streams = |side: &Side| side.first_event.count();
+    let streams = |generation: &GenerationFigures| generation.first_event.count();
     // Streams that are rare among the requests need not be compared.
-    let matter = |side: &Side| streams(side) > 0 && streams(side).saturating_mul(10) >= side.ended;
-    let few = sides.iter().filter(|side| streams(side) < STREAMS);
-    let few = few.min_by_key(|side| streams(side))?;
-    sides.iter().any(matter).then(|| {
+    let matter = |generation: &GenerationFigures| {
+        streams(generation) > 0 && streams(generation).saturating_mul(10) >= generation.ended
+    };
+    let few = generations
+        .iter()
+        .filter(|generation| streams(generation) < STREAMS);
+    let few = few.min_by_key(|generation| streams(generation))?;
+    generations.iter().any(matter).then(|| {
         format!(
             "Not enough data: {} started {} in the last 5 minutes; {}.",
             few.name.to_lowercase(),
@@ -66,8 +70,8 @@ impl Display for Difference {
     }
 }
 
-fn differences([old, new]: &[Side; 2]) -> impl Iterator<Item = Difference> {
-    let slower = |what, latency: fn(&Side) -> &Sketch| {
+fn differences([old, new]: &[GenerationFigures; 2]) -> impl Iterator<Item = Difference> {
+    let slower = |what, latency: fn(&GenerationFigures) -> &Sketch| {
         let (figures, is_sure) = slower([old, new], latency)?;
         Some(Difference {
             what,
@@ -84,24 +88,27 @@ fn differences([old, new]: &[Side; 2]) -> impl Iterator<Item = Difference> {
     let gap = "has longer gaps between tokens than old: p95 ";
     let all = [
         failures,
-        slower(first, |side| &side.first_event),
-        slower(gap, |side| &side.gap),
+        slower(first, |generation| &generation.first_event),
+        slower(gap, |generation| &generation.gap),
     ];
     all.into_iter().flatten()
 }
 
-/// The error ratios of both sides if new's is higher, and whether that is certain.
-fn fails_more([old, new]: [&Side; 2]) -> Option<([f64; 2], bool)> {
+/// The error ratios of both generations if new's is higher, and whether that is certain.
+fn fails_more([old, new]: [&GenerationFigures; 2]) -> Option<([f64; 2], bool)> {
     let [before, now] = [old.errors?, new.errors?];
-    let ended = [old, new].map(|side| side.ended as f64);
+    let ended = [old, new].map(|generation| generation.ended as f64);
     let is_worse = now > before + MORE_ERRORS && now > 2.0 * before;
     let failed = [before * ended[0], now * ended[1]];
     is_worse.then(|| ([before, now], are_too_many_of_new(failed, ended)))
 }
 
-/// The p95 of both sides if new's is higher, and whether that is certain.
-fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<([f64; 2], bool)> {
-    let streams = [old, new].map(|side| side.first_event.count());
+/// The p95 of both generations if new's is higher, and whether that is certain.
+fn slower(
+    [old, new]: [&GenerationFigures; 2],
+    latency: fn(&GenerationFigures) -> &Sketch,
+) -> Option<([f64; 2], bool)> {
+    let streams = [old, new].map(|generation| generation.first_event.count());
     let values = [old, new].map(latency);
     if streams
         .iter()
@@ -114,15 +121,17 @@ fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<([f64
     let bucket = values[0].quantile_bucket(0.95)?;
     let bound = Scale::index((Scale::lower(bucket + 1) * SLOWER * 1e9) as u64);
     // The values of a stream are not independent, so they count as one.
-    let independent = [0, 1].map(|side| streams[side].min(values[side].count()) as f64);
+    let independent =
+        [0, 1].map(|generation| streams[generation].min(values[generation].count()) as f64);
     let slow = [values[0].count_above(bucket), values[1].count_above(bound)];
-    let slow =
-        [0, 1].map(|side| independent[side] * slow[side] as f64 / values[side].count() as f64);
+    let slow = [0, 1].map(|generation| {
+        independent[generation] * slow[generation] as f64 / values[generation].count() as f64
+    });
     let is_worse = now > SLOWER * before && now > before + NOTICEABLE;
     is_worse.then(|| ([before, now], are_too_many_of_new(slow, independent)))
 }
 
-/// Whether new's share of the cases (failures, slow requests) of both sides is too large to be a coincidence.
+/// Whether new's share of the cases (failures, slow requests) of both generations is too large to be a coincidence.
 fn are_too_many_of_new(cases: [f64; 2], of: [f64; 2]) -> bool {
     let all = cases[0] + cases[1];
     let (share, expected) = (cases[1] / all, of[1] / (of[0] + of[1]));
@@ -138,7 +147,12 @@ fn are_too_many_of_new(cases: [f64; 2], of: [f64; 2]) -> bool {
 mod tests {
     use super::*;
 
-    fn side(ended: u64, failed: u64, times: &[(u64, u64)], gaps_each: u64) -> Side {
+    fn generation(
+        ended: u64,
+        failed: u64,
+        times: &[(u64, u64)],
+        gaps_each: u64,
+    ) -> GenerationFigures {
         let sketch = |scale: u64| {
             let index = |millis: u64| Scale::index(millis * 1_000_000);
             let counts = times
@@ -146,7 +160,7 @@ mod tests {
                 .map(|(millis, count)| (index(*millis), count * scale));
             Sketch::new(counts, 0)
         };
-        Side {
+        GenerationFigures {
             name: "",
             ended,
             errors: Some(failed as f64 / ended as f64),
@@ -173,8 +187,8 @@ mod tests {
             ((60, 0), (60, 60), true),
             ((60, 0), (60, 0), false),
         ] {
-            let sides = [old, new].map(|(ended, failed)| side(ended, failed, &[], 0));
-            let worse = worse(&sides);
+            let generations = [old, new].map(|(ended, failed)| generation(ended, failed, &[], 0));
+            let worse = worse(&generations);
             assert_eq!(worse.is_some(), is_worse, "{old:?} {new:?}: {worse:?}");
         }
     }
@@ -182,8 +196,8 @@ mod tests {
     /// A difference that may be a coincidence does not count as good either.
     #[test]
     fn worse_or_rare_figures_are_inconclusive() {
-        let requests = |ended, failed| side(ended, failed, &[], 0);
-        let streams = |millis, count| side(count, 0, &[(millis, count)], 0);
+        let requests = |ended, failed| generation(ended, failed, &[], 0);
+        let streams = |millis, count| generation(count, 0, &[(millis, count)], 0);
         let unclear = |old, new| unclear(&[old, new]);
         for (old, new, expected) in [
             (
@@ -211,14 +225,14 @@ mod tests {
             (streams(30, 1000), streams(30, 200), None),
             // Streams are rare.
             (
-                side(1000, 0, &[(30, 99)], 0),
-                side(500, 0, &[(60, 49)], 0),
+                generation(1000, 0, &[(30, 99)], 0),
+                generation(500, 0, &[(60, 49)], 0),
                 None,
             ),
         ] {
             assert_eq!(unclear(old, new).as_deref(), expected);
         }
-        let tails = [9, 13].map(|slow| side(1000, 0, &[(30, 200 - slow), (100, slow)], 0));
+        let tails = [9, 13].map(|slow| generation(1000, 0, &[(30, 200 - slow), (100, slow)], 0));
         let text = super::unclear(&tails).unwrap();
         assert!(
             text.starts_with("New has a longer time to first token than old: p95 "),
@@ -243,8 +257,8 @@ mod tests {
             (vec![(30, 191), (100, 9)], vec![(30, 187), (100, 13)], false),
             (vec![(30, 191), (100, 9)], vec![(30, 140), (100, 60)], true),
         ] {
-            let sides = [&old, &new].map(|times| side(1000, 0, times, 0));
-            let worse = worse(&sides);
+            let generations = [&old, &new].map(|times| generation(1000, 0, times, 0));
+            let worse = worse(&generations);
             assert_eq!(worse.is_some(), is_worse, "{old:?} {new:?}: {worse:?}");
             assert!(
                 worse.is_none_or(|text| text.starts_with("New has a longer time to first token"))
@@ -255,7 +269,7 @@ mod tests {
     /// All gaps of a stream may be long for one cause.
     #[test]
     fn gaps_weigh_no_more_than_their_streams() {
-        let of = |slow| side(1000, 0, &[(20, 250 - slow), (80, slow)], 100);
+        let of = |slow| generation(1000, 0, &[(20, 250 - slow), (80, slow)], 100);
         assert_eq!(worse(&[of(12), of(14)]), None);
         let text = worse(&[of(12), of(60)]).unwrap();
         assert!(

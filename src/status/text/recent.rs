@@ -11,50 +11,62 @@ const CELL: usize = 13 + SMALL_BAR;
 const FEW: &str = "not enough data";
 
 impl Page {
-    pub(super) fn recent(&mut self, sides: [&v1::Generation; 2]) {
+    pub(super) fn recent(&mut self, generations: [&v1::Generation; 2]) {
         self.window(
             "LAST MINUTE",
-            sides.map(|side| side.last_minute.as_ref()),
+            generations.map(|generation| generation.last_minute.as_ref()),
             &[("p95", 0.95)],
         );
         self.window(
             "LAST 5 MINUTES",
-            sides.map(|side| side.last_five_minutes.as_ref()),
+            generations.map(|generation| generation.last_five_minutes.as_ref()),
             &[("p50", 0.5), ("p95", 0.95), ("p99", 0.99)],
         );
     }
 
-    fn window(&mut self, name: &str, sides: [Option<&v1::Recent>; 2], quantiles: &[(&str, f64)]) {
+    fn window(
+        &mut self,
+        name: &str,
+        generations: [Option<&v1::Recent>; 2],
+        quantiles: &[(&str, f64)],
+    ) {
         // An older proxy does not report it.
-        if sides.iter().all(Option::is_none) {
+        if generations.iter().all(Option::is_none) {
             return;
         }
         self.gap();
         self.row(name, ["OLD", "NEW"].map(str::to_owned));
-        let rate = |side: Option<&v1::Recent>| {
-            let rate = side.and_then(v1::Recent::requests_per_second);
+        let rate = |generation: Option<&v1::Recent>| {
+            let rate = generation.and_then(v1::Recent::requests_per_second);
             rate.map_or("-".to_owned(), |rate| format!("{rate:.1} /s"))
         };
-        let errors = |side: Option<&v1::Recent>| {
-            let errors = side.and_then(v1::Recent::error_ratio);
+        let errors = |generation: Option<&v1::Recent>| {
+            let errors = generation.and_then(v1::Recent::error_ratio);
             errors.map_or(FEW.to_owned(), percent)
         };
-        self.row("requests", sides.map(rate));
-        self.row("errors", sides.map(errors));
+        self.row("requests", generations.map(rate));
+        self.row("errors", generations.map(errors));
         let latencies = |of: fn(&v1::Recent) -> Option<&v1::Latencies>| {
-            sides.map(|side| side.and_then(of).map(Sketch::from))
+            generations.map(|generation| generation.and_then(of).map(Sketch::from))
         };
-        let first_event = latencies(|side| side.first_event.as_ref());
-        let gap = latencies(|side| side.gap.as_ref());
+        let first_event = latencies(|generation| generation.first_event.as_ref());
+        let gap = latencies(|generation| generation.gap.as_ref());
         self.quantiles("first token", &first_event, quantiles);
         self.quantiles("token gap", &gap, quantiles);
     }
 
-    fn quantiles(&mut self, name: &str, sides: &[Option<Sketch>; 2], quantiles: &[(&str, f64)]) {
+    fn quantiles(
+        &mut self,
+        name: &str,
+        generations: &[Option<Sketch>; 2],
+        quantiles: &[(&str, f64)],
+    ) {
         let at = |q| {
-            sides
-                .each_ref()
-                .map(|side| side.as_ref().and_then(|times| times.reliable_quantile(q)))
+            generations.each_ref().map(|generation| {
+                generation
+                    .as_ref()
+                    .and_then(|times| times.reliable_quantile(q))
+            })
         };
         let most = at(0.99).into_iter().flatten().fold(0.0, f64::max);
         for (index, (quantile, q)) in quantiles.iter().enumerate() {

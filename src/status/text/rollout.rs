@@ -5,8 +5,10 @@ use k8s_openapi::jiff::Timestamp;
 use super::super::format::percent;
 use super::Page;
 use crate::printable::{counted, thousands};
-use crate::resource::rollout_status::{AcceptedSide, DynamoRolloutStatus, SideStatus};
-use crate::resource::{DynamoRollout, Intent, SideSpec, WorkloadSpec};
+use crate::resource::rollout_status::{
+    AcceptedGeneration, DynamoRolloutStatus, ScaledGenerationStatus,
+};
+use crate::resource::{DynamoRollout, GenerationSpec, Intent, WorkloadSpec};
 
 /// One rollout, with its progress and both generations.
 #[must_use]
@@ -49,7 +51,7 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
         );
     }
     page.progress(status, now);
-    page.generations(rollout, status);
+    page.role_rows(rollout, status);
     page.rollout_conditions(status);
     page.0
 }
@@ -80,9 +82,11 @@ pub fn rollouts(rollouts: &[DynamoRollout]) -> String {
     page.put(0, &row(["NAME", "PHASE", "OLD", "NEW", "SPLIT"]));
     for rollout in rollouts {
         let status = rollout.status.clone().unwrap_or_default();
-        let workers = |side: &Option<SideStatus>| {
-            let side = side.as_ref().and_then(|side| side.workers.clone());
-            side.unwrap_or_else(|| "-".to_owned())
+        let workers = |generation: &Option<ScaledGenerationStatus>| {
+            let generation = generation
+                .as_ref()
+                .and_then(|generation| generation.workers.clone());
+            generation.unwrap_or_else(|| "-".to_owned())
         };
         let name = rollout.metadata.name.as_deref().unwrap_or_default();
         let split = status
@@ -190,38 +194,38 @@ impl Page {
     }
 
     /// The roles of both generations.
-    fn generations(&mut self, rollout: &DynamoRollout, status: &DynamoRolloutStatus) {
-        let none = SideStatus::default();
+    fn role_rows(&mut self, rollout: &DynamoRollout, status: &DynamoRolloutStatus) {
+        let none = ScaledGenerationStatus::default();
         // After an undo, the rollout does not move what its spec names.
         let accepted = status.accepted.as_ref();
         let accepted = accepted.filter(|accepted| accepted.undo_to.is_some());
         let (old, new) = match accepted {
-            Some(accepted) => (side(&accepted.source), side(&accepted.target)),
+            Some(accepted) => (spec(&accepted.source), spec(&accepted.target)),
             None => (rollout.spec.source.clone(), rollout.spec.target.clone()),
         };
-        let sides = [
+        let generations = [
             ("old", &old, status.source.as_ref().unwrap_or(&none)),
             ("new", &new, status.target.as_ref().unwrap_or(&none)),
         ];
         self.gap();
         let row = |cells: [&str; 6]| {
-            let [side, object, spec, ready, terminating, streams] = cells;
-            format!("{side:<12}{object:<32} {spec:>5} {ready:>6} {terminating:>12} {streams:>8}")
+            let [name, object, spec, ready, terminating, streams] = cells;
+            format!("{name:<12}{object:<32} {spec:>5} {ready:>6} {terminating:>12} {streams:>8}")
         };
         self.put(
             0,
             &row(["", "WORKERS", "SPEC", "READY", "TERMINATING", "STREAMS"]),
         );
-        for (name, spec, side) in sides {
-            let streams = side.open_streams.map(thousands);
+        for (name, spec, generation) in generations {
+            let streams = generation.open_streams.map(thousands);
             let streams = streams.unwrap_or_else(|| "-".to_owned());
-            if side.roles.is_empty() {
+            if generation.roles.is_empty() {
                 self.put(0, &row([name, &object(spec, ""), "-", "-", "-", &streams]));
             }
-            for (index, (role, workers)) in side.roles.iter().enumerate() {
+            for (index, (role, workers)) in generation.roles.iter().enumerate() {
                 let is_first = index == 0;
                 let object = match object(spec, role) {
-                    object if side.roles.len() > 1 => format!("{role}: {object}"),
+                    object if generation.roles.len() > 1 => format!("{role}: {object}"),
                     object => object,
                 };
                 self.put(
@@ -264,7 +268,7 @@ impl Page {
 }
 
 /// The accepted objects of a generation, in the form of a spec.
-fn side(accepted: &AcceptedSide) -> SideSpec {
+fn spec(accepted: &AcceptedGeneration) -> GenerationSpec {
     let roles = accepted.roles.iter().map(|(role, accepted)| {
         let workload = WorkloadSpec {
             kind: accepted.kind.clone(),
@@ -273,21 +277,21 @@ fn side(accepted: &AcceptedSide) -> SideSpec {
         };
         (role.clone(), workload)
     });
-    SideSpec {
+    GenerationSpec {
         roles: roles.collect(),
-        ..SideSpec::default()
+        ..GenerationSpec::default()
     }
 }
 
 /// The object of a role, in kubectl's notation.
-fn object(side: &SideSpec, role: &str) -> String {
-    let (kind, name) = match side.roles.get(role) {
+fn object(generation: &GenerationSpec, role: &str) -> String {
+    let (kind, name) = match generation.roles.get(role) {
         Some(workload) => (Some(&workload.kind), Some(&workload.name)),
-        None => (side.kind.as_ref(), side.name.as_ref()),
+        None => (generation.kind.as_ref(), generation.name.as_ref()),
     };
     match (kind, name) {
         (Some(kind), Some(name)) => format!("{kind}/{name}"),
-        _ => side
+        _ => generation
             .roles
             .values()
             .map(|workload| &*workload.name)

@@ -40,9 +40,10 @@ impl Page {
                 }
             };
             let plan = state.plan.clone().unwrap_or_default();
-            let open = [&state.old, &state.new].map(|side| {
-                side.as_ref()
-                    .map_or(0, |side| side.open_streams)
+            let open = [&state.old, &state.new].map(|generation| {
+                generation
+                    .as_ref()
+                    .map_or(0, |generation| generation.open_streams)
                     .to_string()
             });
             let ready = if state.ready { "yes" } else { "no" };

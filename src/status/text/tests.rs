@@ -21,7 +21,7 @@ fn a_proxy_that_has_not_applied_the_last_edit_is_reported_as_behind() {
 
 #[test]
 fn status_fits_80_columns() {
-    let side = v1::Generation {
+    let generation = v1::Generation {
         open_streams: 1234,
         first_event: Some(v1::Histogram {
             bounds: vec![0.1, 1.0],
@@ -42,8 +42,8 @@ fn status_fits_80_columns() {
             old: 5678,
             new: 5678,
         }),
-        old: Some(side.clone()),
-        new: Some(side),
+        old: Some(generation.clone()),
+        new: Some(generation),
         ..Default::default()
     };
     let answer = |name: &str| ProxyAnswer {

@@ -10,7 +10,7 @@ use crate::status::proxies::counted;
 #[derive(Clone, Debug)]
 pub struct AnalysisReport {
     pub report: Report,
-    /// Requests, or values of a latency, that each side must have.
+    /// Requests, or values of a latency, that each generation must have.
     pub(super) needed: u64,
     /// The number of queried processes, and a remark on those that reported nothing.
     pub(super) queried: usize,

@@ -14,7 +14,7 @@ use crate::split::Generation;
 pub struct Exposed {
     desc: Desc,
     bounds: &'static [f64],
-    sides: [Arc<Histogram>; 2],
+    generations: [Arc<Histogram>; 2],
 }
 
 impl Exposed {
@@ -24,14 +24,14 @@ impl Exposed {
         name: &str,
         help: &str,
         bounds: &'static [f64],
-        sides: [Arc<Histogram>; 2],
+        generations: [Arc<Histogram>; 2],
     ) -> prometheus::Result<Self> {
         let labels = vec!["generation".to_owned()];
         let desc = Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())?;
         Ok(Self {
             desc,
             bounds,
-            sides,
+            generations,
         })
     }
 }
@@ -43,7 +43,7 @@ impl Collector for Exposed {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let metrics = Generation::ALL.map(|generation| {
-            let sketch = self.sides[generation.index()].sketch();
+            let sketch = self.generations[generation.index()].sketch();
             let mut label = LabelPair::default();
             label.set_name("generation".to_owned());
             label.set_value(generation.as_str().to_owned());

@@ -13,7 +13,7 @@ use prometheus::{
 #[cfg(target_os = "linux")]
 use prometheus::process_collector::ProcessCollector;
 
-use super::{COMBINATIONS, GENERATION_PAIRS, Metrics, Reject, Side, Timeout};
+use super::{COMBINATIONS, GENERATION_PAIRS, GenerationMetrics, Metrics, Reject, Timeout};
 use crate::continuation;
 use crate::failover::Cause;
 use crate::memory::Purpose;
@@ -97,9 +97,9 @@ impl Default for Metrics {
             "Event streams that arrived compressed although the request did not allow it; forwarded without failover and error events",
             &["generation"],
         );
-        let sides = Generation::ALL.map(|generation| {
+        let generations = Generation::ALL.map(|generation| {
             let label = [generation.as_str()];
-            Side {
+            GenerationMetrics {
                 open: AtomicI64::new(0),
                 open_streams: open.with_label_values(&label),
                 first_event: Arc::clone(&first_event[generation.index()]),
@@ -191,7 +191,7 @@ impl Default for Metrics {
                 &["generation", "reason", "class", "outcome"],
             ),
             resolved: [const { OnceLock::new() }; COMBINATIONS],
-            sides,
+            generations,
             strata: Strata::new(started),
             sessions: Default::default(),
             recovered,
@@ -345,13 +345,13 @@ impl Registered<'_> {
         help: &str,
         bounds: &'static [f64],
     ) -> [Arc<latency::Histogram>; 2] {
-        let sides: [Arc<latency::Histogram>; 2] = Default::default();
-        let exposed = Exposed::new(name, help, bounds, sides.clone());
+        let generations: [Arc<latency::Histogram>; 2] = Default::default();
+        let exposed = Exposed::new(name, help, bounds, generations.clone());
         let exposed = exposed.expect("the name and labels are valid");
         self.0
             .register(Box::new(exposed))
             .expect("each name is registered once");
-        sides
+        generations
     }
 
     fn histograms(&self, name: &str, help: &str, buckets: &[f64]) -> HistogramVec {

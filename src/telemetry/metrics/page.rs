@@ -104,8 +104,8 @@ impl Metrics {
                     self.capability.with_label_values(&labels).set(shown(count));
                 }
             }
-            let side = self.side(generation);
-            side.open_streams.set(side.open.load(Ordering::Relaxed));
+            let own = self.of(generation);
+            own.open_streams.set(own.open.load(Ordering::Relaxed));
             let (healthy, all) = observed.endpoints[generation.index()];
             for (state, count) in [("healthy", healthy), ("ejected", all - healthy)] {
                 self.endpoints

@@ -43,8 +43,8 @@ impl Metrics {
     /// The same, by the generation that failed them last, the generation that answered them, and the cause of the failure.
     /// Without zeros.
     pub fn recovered_moves(&self) -> impl Iterator<Item = (Generation, Generation, Cause, u64)> {
-        let sides = || Generation::ALL.into_iter();
-        let moves = sides().flat_map(move |from| sides().map(move |to| (from, to)));
+        let generations = || Generation::ALL.into_iter();
+        let moves = generations().flat_map(move |from| generations().map(move |to| (from, to)));
         let labels = moves.flat_map(|(from, to)| Cause::ALL.map(|cause| (from, to, cause)));
         let counts = self.recovered_by.iter();
         let counts = counts.map(|counter| counter.get().map_or(0, IntCounter::get));
@@ -134,13 +134,13 @@ impl Metrics {
     /// The time to the first event, by the generation that answered.
     #[must_use]
     pub fn first_event_times(&self, generation: Generation) -> Distribution {
-        exposed(&self.side(generation).first_event, &FIRST_EVENT_BOUNDS)
+        exposed(&self.of(generation).first_event, &FIRST_EVENT_BOUNDS)
     }
 
     /// The gaps between events.
     #[must_use]
     pub fn gap_times(&self, generation: Generation) -> Distribution {
-        exposed(&self.side(generation).gap, &GAP_BOUNDS)
+        exposed(&self.of(generation).gap, &GAP_BOUNDS)
     }
 
     /// The counts of both generations in the last minute and in the last five.
@@ -149,11 +149,11 @@ impl Metrics {
         let counted = Generation::ALL.map(|generation| Totals {
             outcomes: Outcome::ALL.map(|outcome| self.outcomes(generation, outcome)),
             completed_by_another: self
-                .side(generation)
+                .of(generation)
                 .completed_by_another
                 .load(Ordering::Relaxed),
-            first_event: self.side(generation).first_event.sketch(),
-            gap: self.side(generation).gap.sketch(),
+            first_event: self.of(generation).first_event.sketch(),
+            gap: self.of(generation).gap.sketch(),
         });
         self.strata.remember(now);
         self.windows.read(now, counted, [MINUTE, FIVE_MINUTES])
@@ -162,7 +162,7 @@ impl Metrics {
     /// The duration of event streams, by the generation that answered.
     #[must_use]
     pub fn stream_times(&self, generation: Generation) -> Distribution {
-        distribution(&self.side(generation).stream)
+        distribution(&self.of(generation).stream)
     }
 }
 
@@ -234,7 +234,8 @@ mod tests {
             let assignment = Assignment { generation, reason };
             (0..=count).for_each(|_| metrics.ended(assignment, class, outcome));
         }
-        let outcomes = |side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome));
+        let outcomes =
+            |generation| Outcome::ALL.map(|outcome| metrics.outcomes(generation, outcome));
         assert_eq!(outcomes(Generation::Old), [3, 0, 0, 0]);
         assert_eq!(outcomes(Generation::New), [0, 0, 3, 4]);
         assert_eq!(metrics.ended_by_reason(Generation::Old, Reason::Sticky), 2);

@@ -46,7 +46,7 @@ impl Drop for Clients {
     }
 }
 
-/// An update with four workers on each side.
+/// An update with four workers in each generation.
 async fn start(spec: Value) -> (Fixture, Controller) {
     let fixture = Fixture::with_update(spec).await;
     let controller = fixture.controller(&[]).await;

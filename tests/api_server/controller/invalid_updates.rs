@@ -47,7 +47,7 @@ async fn follows(proxy: &Proxy, old: u32, new: u32) {
 }
 
 #[tokio::test]
-async fn after_an_invalid_edit_the_split_still_follows_losses_of_either_side() {
+async fn after_an_invalid_edit_the_split_still_follows_losses_of_either_generation() {
     let mut fixture = Fixture::with_update(json!({})).await;
     let mut first = fixture.controller(&[]).await;
     for i in 0..2 {

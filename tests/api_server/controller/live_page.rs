@@ -416,12 +416,12 @@ async fn it_has_a_table_of_rollouts() {
         .await;
     }
     // The details of a started rollout stay when it cannot continue.
-    let side = |frontends: &str| json!({"roles": {}, "frontends": frontends});
+    let generation = |frontends: &str| json!({"roles": {}, "frontends": frontends});
     let status = json!({
         "phase": "Progressing", "step": {"old": 3, "new": 1, "next": 4}, "gpus": {"used": 40, "peak": 40},
         "split": {"percent": 25}, "analysis": {"verdict": "Inconclusive", "message": "too few requests"},
         "accepted": {
-            "at": "2026-01-01T00:00:00Z", "units": 4, "source": side("old"), "target": side("new"), "service": "new:8000",
+            "at": "2026-01-01T00:00:00Z", "units": 4, "source": generation("old"), "target": generation("new"), "service": "new:8000",
         },
         "source": {"workers": "3/3"}, "target": {"workers": "0/1"},
     });

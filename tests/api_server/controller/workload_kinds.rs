@@ -429,8 +429,8 @@ async fn of_generation(fixture: &Fixture, hash: &str, replicas: u32) {
 async fn workers_of_another_generation_do_not_count_while_one_is_missing() {
     let fixture = Fixture::start().await;
     of_generation(&fixture, "aaaaaaaa", 4).await;
-    let side = |hash: &str| json!({"kind": "Deployment", "name": "both", "revision": hash});
-    let workers = json!({"old": side("aaaaaaaa"), "new": side("bbbbbbbb")});
+    let generation = |hash: &str| json!({"kind": "Deployment", "name": "both", "revision": hash});
+    let workers = json!({"old": generation("aaaaaaaa"), "new": generation("bbbbbbbb")});
     fixture.update("up", json!({"workers": workers})).await;
     let controller = fixture.controller(&[]).await;
     counts(&fixture, "0/0").await;

@@ -7,7 +7,7 @@ pub fn wrong() -> Vec<(Value, &'static str)> {
     [wrong_of_requests(), wrong_of_workers()].concat()
 }
 
-/// Invalid values of `workers`, the same for both sides.
+/// Invalid values of `workers`, the same for both generations.
 fn wrong_of_workers() -> Vec<(Value, &'static str)> {
     let cases = [
         (
@@ -26,10 +26,10 @@ fn wrong_of_workers() -> Vec<(Value, &'static str)> {
             "should be less than or equal to 1000000",
         ),
     ];
-    let sides = ["old", "new"].into_iter();
-    let all = sides.flat_map(|side| {
+    let generations = ["old", "new"].into_iter();
+    let all = generations.flat_map(|generation| {
         let cases = cases.iter();
-        cases.map(move |(wrong, message)| (json!({"workers": {side: wrong}}), *message))
+        cases.map(move |(wrong, message)| (json!({"workers": {generation: wrong}}), *message))
     });
     let same = [
         json!({"old": {}, "new": {}}),

@@ -1,8 +1,9 @@
 //! Validation of `DynamoRollout` by a real API server and by the program.
 
 use crossfade::resource::rollout_status::{
-    AcceptedRole, AcceptedSide, AcceptedStatus, DynamoRolloutStatus, GpuStatus, RevisionStatus,
-    RolloutMemory, RolloutPhase, RolloutStepStatus, ScaledRoleStatus, SideStatus,
+    AcceptedGeneration, AcceptedRole, AcceptedStatus, DynamoRolloutStatus, GpuStatus,
+    RevisionStatus, RolloutMemory, RolloutPhase, RolloutStepStatus, ScaledGenerationStatus,
+    ScaledRoleStatus,
 };
 use crossfade::resource::{DynamoRolloutSpec, rollout_schema};
 use serde_json::from_value;
@@ -38,7 +39,13 @@ fn good(change: &Value) -> Value {
 
 /// Invalid changes, each with the expected error message.
 fn wrong() -> Vec<(Value, &'static str)> {
-    let mut all = [of_sides(), of_frontends(), of_strategy(), of_the_end()].concat();
+    let mut all = [
+        of_generations(),
+        of_frontends(),
+        of_strategy(),
+        of_the_end(),
+    ]
+    .concat();
     // Fields that a `DynamoUpdateConfig` has, too.
     const SHARED: [&str; 5] = ["models", "affinity", "failover", "drain", "probe"];
     for (change, message) in super::wrong() {
@@ -53,7 +60,7 @@ fn wrong() -> Vec<(Value, &'static str)> {
     all
 }
 
-fn of_sides() -> Vec<(Value, &'static str)> {
+fn of_generations() -> Vec<(Value, &'static str)> {
     let workload = |change: Value| {
         let mut workload = json!({"kind": "Deployment", "name": "v3"});
         let fields = change.as_object().unwrap().clone();
@@ -114,10 +121,10 @@ fn of_sides() -> Vec<(Value, &'static str)> {
             "should be greater than or equal to 1",
         ),
     ];
-    let sides = ["source", "target"].into_iter();
-    let each = sides.flat_map(|side| {
+    let generations = ["source", "target"].into_iter();
+    let each = generations.flat_map(|generation| {
         let cases = cases.iter();
-        cases.map(move |(wrong, message)| (json!({side: wrong}), *message))
+        cases.map(move |(wrong, message)| (json!({generation: wrong}), *message))
     });
     each.chain(of_one_object()).chain(in_place()).collect()
 }
@@ -348,7 +355,7 @@ fn at(seconds: i64) -> Value {
 }
 
 fn status() -> DynamoRolloutStatus {
-    let side = |name: &str| AcceptedSide {
+    let generation = |name: &str| AcceptedGeneration {
         roles: [(
             "worker".to_owned(),
             AcceptedRole {
@@ -365,7 +372,7 @@ fn status() -> DynamoRolloutStatus {
         frontends: format!("{name}-frontend"),
         graph: None,
     };
-    let workers = |spec, ready| SideStatus {
+    let workers = |spec, ready| ScaledGenerationStatus {
         workers: Some(format!("{ready}/{spec}")),
         roles: [(
             "worker".to_owned(),
@@ -388,8 +395,8 @@ fn status() -> DynamoRolloutStatus {
         accepted: Some(AcceptedStatus {
             at: from_value(at(0)).unwrap(),
             units: 4,
-            source: side("v1"),
-            target: side("v2"),
+            source: generation("v1"),
+            target: generation("v2"),
             service: "v2-frontend:8000".into(),
             undo_to: Some(1),
         }),

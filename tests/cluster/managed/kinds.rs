@@ -307,8 +307,8 @@ async fn assert_moves_and_returns(kind: &'static Kind) {
     let both_ready = [vec![(FULL, FULL)], vec![(0, 0)]];
     eventually("old is whole", async || managed.sizes() == both_ready).await;
 
-    let side = |name: &str| json!({"kind": kind.kind, "name": name});
-    let [source, target] = kind.names.map(side);
+    let generation = |name: &str| json!({"kind": kind.kind, "name": name});
+    let [source, target] = kind.names.map(generation);
     let load = managed
         .begin(&json!({"source": source, "target": target}))
         .await;

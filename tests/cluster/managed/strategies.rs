@@ -58,7 +58,8 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
     }
     let roles = ["prefill", "decode"];
     let managed = Managed {
-        names: ["old", "new"].map(|side| roles.map(|role| format!("{side}-{role}")).into()),
+        names: ["old", "new"]
+            .map(|generation| roles.map(|role| format!("{generation}-{role}")).into()),
         // A unit is at most two workers.
         max_requested: 8,
         min_ready: 6,
@@ -70,20 +71,20 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
         managed.fixture().rolled_out(&format!("old-{role}"));
     }
     managed.fixture().with_model("old").await;
-    let side = |side: &str| {
-        let of = |role: &str| json!({"kind": "Deployment", "name": format!("{side}-{role}")});
+    let generation = |generation: &str| {
+        let of = |role: &str| json!({"kind": "Deployment", "name": format!("{generation}-{role}")});
         json!({"roles": {"prefill": of("prefill"), "decode": of("decode")}})
     };
     let load = managed
-        .begin(&json!({"source": side("old"), "target": side("new")}))
+        .begin(&json!({"source": generation("old"), "target": generation("new")}))
         .await;
     let keeps = async |managed: &Managed| {
-        eventually("both sides are whole units", async || {
+        eventually("both generations are whole units", async || {
             let whole = [[0, 0], [1, 1], [2, 1], [3, 2], [4, 2]];
             let requested = managed.requested();
             requested
                 .iter()
-                .all(|side| whole.iter().any(|unit| unit == &side[..]))
+                .all(|generation| whole.iter().any(|unit| unit == &generation[..]))
         })
         .await;
     };
@@ -91,9 +92,9 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
     assert_eq!(managed.requested(), [vec![0, 0], vec![4, 2]]);
     let cluster = Cluster::around();
     managed.end(load).await;
-    for side in ["old", "new"] {
+    for generation in ["old", "new"] {
         for role in roles {
-            let name = format!("{side}-{role}");
+            let name = format!("{generation}-{role}");
             cluster.kubectl(&["delete", "deployment,service", &name, "--wait=false"]);
         }
     }
@@ -288,7 +289,7 @@ impl Gpus {
             &patch,
         ];
         cluster.kubectl(&args);
-        for side in ["old", "new"] {
+        for generation in ["old", "new"] {
             let resources = json!({"limits": {GPU: "1"}, "requests": {GPU: "1"}});
             let containers = json!([{"name": "main", "resources": resources}]);
             let spec = json!({"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
@@ -297,7 +298,7 @@ impl Gpus {
             cluster.kubectl(&[
                 "patch",
                 "deployment",
-                &format!("{side}-worker"),
+                &format!("{generation}-worker"),
                 "-p",
                 &patch,
             ]);

@@ -23,9 +23,9 @@ fn pod(index: u32, revision: &str) -> Object {
     }))
 }
 
-fn of(set: Json, accepted: Option<[&str; 2]>) -> impl Fn(&[Object]) -> Sides<Scaled> {
+fn of(set: Json, accepted: Option<[&str; 2]>) -> impl Fn(&[Object]) -> PerGeneration<Scaled> {
     let set = object(set);
-    let accepted = accepted.map(|[old, new]| Sides {
+    let accepted = accepted.map(|[old, new]| PerGeneration {
         old: old.to_owned(),
         new: new.to_owned(),
     });

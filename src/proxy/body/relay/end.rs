@@ -66,7 +66,7 @@ impl Relay {
         if self.lacks_its_end() {
             let why = format!(
                 "{} ended the stream without its terminal event",
-                self.side()
+                self.answering()
             );
             self.exchange().because(why);
         }
@@ -98,15 +98,15 @@ impl Relay {
 
     /// Ends the response because a time limit has passed.
     pub(super) fn silent(&mut self, limit_passed: &str) {
-        let side = self.side();
-        let why = format!("{side} {limit_passed} after the last event");
+        let generation = self.answering();
+        let why = format!("{generation} {limit_passed} after the last event");
         if self.ends_after_last_event(&why, End::Cut) {
             return;
         }
         let is_committed = self.sse.as_ref().is_some_and(SseRelay::committed);
         let message = match is_committed && self.lacks_its_end() {
-            true => format!("{side} {limit_passed}; the stream lacks its terminal event"),
-            false => format!("{side} {limit_passed}"),
+            true => format!("{generation} {limit_passed}; the stream lacks its terminal event"),
+            false => format!("{generation} {limit_passed}"),
         };
         self.source = UpstreamBody::empty();
         self.close(&message, StatusCode::GATEWAY_TIMEOUT, End::Deadline);
@@ -123,12 +123,12 @@ impl Relay {
             self.state = State::Cut(why.into());
             return;
         }
-        let side = self.side();
+        let generation = self.answering();
         let early = match self.lacks_its_end() {
             true => "early, without its terminal event",
             false => "early",
         };
-        let message = format!("{side} ended the stream {early}: {for_client}");
+        let message = format!("{generation} ended the stream {early}: {for_client}");
         self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
     }
 
@@ -139,7 +139,7 @@ impl Relay {
         }
     }
 
-    pub(super) fn side(&mut self) -> &'static str {
+    pub(super) fn answering(&mut self) -> &'static str {
         self.exchange().answering().as_str()
     }
 
@@ -166,19 +166,19 @@ impl Relay {
 
     /// The stream of another target cannot continue what the client has.
     pub(super) fn stop(&mut self, stop: Stop) {
-        let side = self.side();
+        let generation = self.answering();
         let (message, status) = match stop {
             Stop::Conflict => (
-                format!("{side} does not continue the stream as it began"),
+                format!("{generation} does not continue the stream as it began"),
                 StatusCode::BAD_GATEWAY,
             ),
             Stop::TooLong => (
-                format!("{side} continued the stream with an event that is too long"),
+                format!("{generation} continued the stream with an event that is too long"),
                 StatusCode::BAD_GATEWAY,
             ),
             Stop::NoMemory => (
                 format!(
-                    "the proxy does not have enough memory to continue the stream with the one from {side}"
+                    "the proxy does not have enough memory to continue the stream with the one from {generation}"
                 ),
                 StatusCode::SERVICE_UNAVAILABLE,
             ),

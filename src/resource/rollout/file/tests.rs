@@ -5,7 +5,7 @@ use crate::resource::rollout::{AmountSpec, Intent};
 
 const HEAD: &str =
     "apiVersion: nvidia.com/v1alpha1\nkind: DynamoRollout\nmetadata: {name: chat}\nspec:\n";
-const SIDES: &str =
+const GENERATIONS: &str =
     "  source: {kind: Deployment, name: v1}\n  target: {kind: Deployment, name: v2}\n";
 const FRONTENDS: &str =
     "  frontends: {source: v1-frontend, target: v2-frontend, service: v2-frontend}\n";
@@ -20,7 +20,7 @@ fn problems_of(text: &str) -> String {
 
 #[test]
 fn a_minimal_rollout_has_the_defaults_of_the_strategy() {
-    let manifest = load_rollout(&[HEAD, SIDES, FRONTENDS, CLIENTS].concat()).unwrap();
+    let manifest = load_rollout(&[HEAD, GENERATIONS, FRONTENDS, CLIENTS].concat()).unwrap();
     let spec = &manifest.spec;
     assert_eq!(manifest.identity.name.as_deref(), Some("chat"));
     assert_eq!(spec.strategy.max_surge, AmountSpec::Count(1));
@@ -70,7 +70,7 @@ fn an_invalid_amount_is_rejected_as_by_the_api_server() {
         ("1.5", "must be a number or a percentage, not 1.5"),
     ] {
         let strategy = format!("  strategy: {{maxSurge: {amount}}}\n");
-        let reported = problems_of(&[HEAD, SIDES, FRONTENDS, CLIENTS, &strategy].concat());
+        let reported = problems_of(&[HEAD, GENERATIONS, FRONTENDS, CLIENTS, &strategy].concat());
         assert!(
             reported.contains(&format!("line 9: spec.strategy.maxSurge: {expected}")),
             "{reported}"
@@ -79,7 +79,7 @@ fn an_invalid_amount_is_rejected_as_by_the_api_server() {
 }
 
 #[test]
-fn the_same_workers_or_frontends_on_both_sides_are_refused() {
+fn the_same_workers_or_frontends_on_both_generations_are_refused() {
     let text = [
         HEAD,
         "  source: {kind: Deployment, name: v1}\n  target: {kind: Deployment, name: v1}\n",
@@ -100,9 +100,9 @@ fn the_same_workers_or_frontends_on_both_sides_are_refused() {
 #[test]
 fn one_object_can_have_both_generations_if_its_kind_and_the_limits_allow_it() {
     let text = |one: &str, strategy: &str| {
-        let sides = format!("  source: {one}\n  target: {one}\n");
+        let generations = format!("  source: {one}\n  target: {one}\n");
         let strategy = format!("  strategy: {strategy}\n");
-        [HEAD, &sides, FRONTENDS, CLIENTS, &strategy].concat()
+        [HEAD, &generations, FRONTENDS, CLIENTS, &strategy].concat()
     };
     let set = "{kind: StatefulSet, name: w}";
     let rollout = load_rollout(&text(set, "{maxSurge: 0, maxUnavailable: 25%}")).unwrap();
@@ -135,7 +135,7 @@ fn one_object_can_have_both_generations_if_its_kind_and_the_limits_allow_it() {
 #[test]
 fn what_follows_from_another_problem_is_not_reported() {
     for (fields, expected) in [
-        // A side without its kind, which is the same object in both.
+        // A generation without its kind, which is the same object in both.
         (
             "  source: {kind: Deploymnt, name: w}\n  target: {kind: Deploymnt, name: w}\n",
             &["spec.source.kind", "spec.target.kind"][..],
@@ -163,12 +163,12 @@ fn what_follows_from_another_problem_is_not_reported() {
 
 #[test]
 fn missing_objects_and_wrong_kinds_are_reported() {
-    let reported = problems_of(&[HEAD, SIDES, CLIENTS].concat());
+    let reported = problems_of(&[HEAD, GENERATIONS, CLIENTS].concat());
     assert!(
         reported.contains("spec.frontends: is required"),
         "{reported}"
     );
-    let text = [HEAD, SIDES, FRONTENDS, CLIENTS].concat();
+    let text = [HEAD, GENERATIONS, FRONTENDS, CLIENTS].concat();
     let reported = problems_of(&text.replace("DynamoRollout", "DynamoUpdateConfig"));
     assert!(
         reported.contains("kind: must be DynamoRollout"),

@@ -36,21 +36,23 @@ impl Simulation {
         }
     }
 
-    /// A worker appears or disappears on either side, or a whole side fails.
+    /// A worker appears or disappears in either generation, or a whole generation fails.
     fn worker(&mut self) {
         let (role, full) = self.roles[self.draw.below(self.roles.len() as u64) as usize];
-        let sides = &mut self.fixture.seen.workers;
+        let generations = &mut self.fixture.seen.workers;
         let is_old = self.draw.one_in(2);
-        let side = if is_old {
-            &mut sides.old
+        let generation = if is_old {
+            &mut generations.old
         } else {
-            &mut sides.new
+            &mut generations.new
         };
         if self.draw.one_in(12) {
-            side.values_mut().for_each(|workers| workers.ready = 0);
+            generation
+                .values_mut()
+                .for_each(|workers| workers.ready = 0);
             return;
         }
-        let workers = side.entry(role).or_default();
+        let workers = generation.entry(role).or_default();
         match self.draw.below(8) {
             0 if is_old => workers.desired = self.draw.below(u64::from(full) + 1) as u32,
             0 => workers.desired = self.draw.below(u64::from(full) + 2) as u32,
@@ -84,7 +86,7 @@ impl Simulation {
                 }
             }
             _ => {
-                let open_streams = Sides {
+                let open_streams = PerGeneration {
                     old: self.draw.below(3),
                     new: self.draw.below(3),
                 };
@@ -193,9 +195,9 @@ impl Simulation {
             10 => seen.frontends.old.queried = vec![frontend(any_answer(draw))],
             _ => _ = fixture.edit(percentage),
         }
-        let sides = &mut fixture.seen.frontends;
-        for (side, own) in [(&mut sides.old, "v1"), (&mut sides.new, "v2")] {
-            for one in &mut side.queried {
+        let generations = &mut fixture.seen.frontends;
+        for (generation, own) in [(&mut generations.old, "v1"), (&mut generations.new, "v2")] {
+            for one in &mut generation.queried {
                 list_namespaces(one, own, listed);
             }
         }

@@ -10,10 +10,10 @@ use self::trial::the_trial_is_kept;
 use super::*;
 use crate::split::Generation;
 
-/// The usable capacity of each side at one moment.
+/// The usable capacity of each generation at one moment.
 pub(super) struct Past {
     at: Timestamp,
-    usable: Sides<Ratio>,
+    usable: PerGeneration<Ratio>,
 }
 
 impl Simulation {
@@ -29,7 +29,7 @@ impl Simulation {
         the_trial_is_kept(before, decision, next);
     }
 
-    fn remember(&mut self, before: &Fixture, usable: Sides<Ratio>) {
+    fn remember(&mut self, before: &Fixture, usable: PerGeneration<Ratio>) {
         let generation = before.seen.resource_generation;
         if self.change.0 != generation {
             self.change = (generation, before.now);
@@ -48,7 +48,7 @@ impl Simulation {
         &self,
         before: &Fixture,
         decision: &Decision,
-        serves: Sides<bool>,
+        serves: PerGeneration<bool>,
         next: Weights,
     ) {
         let settings = &before.settings;
@@ -85,14 +85,17 @@ impl Simulation {
             .credit
             .as_ref()
             .expect("there is one after a step");
-        for (side, emergency) in Generation::ALL
+        for (generation, emergency) in Generation::ALL
             .into_iter()
             .zip([Weights::ALL_OLD, Weights::ALL_NEW])
         {
             let Some(earlier) = &before.memory.credit else {
                 continue;
             };
-            let (earlier, gained) = (earlier.of(side).capacity, after.of(side).capacity);
+            let (earlier, gained) = (
+                earlier.of(generation).capacity,
+                after.of(generation).capacity,
+            );
             let next = decision.desired.split;
             // A strict cap of 0 sends all to old even if old has only just recovered. While new has no credit either, that is
             // called capacity.
@@ -109,9 +112,9 @@ impl Simulation {
             if gained <= earlier || is_urgent {
                 continue;
             }
-            let generation = before.seen.resource_generation;
+            let current = before.seen.resource_generation;
             let lags = |proxy: &ObservedProxy| {
-                let has_applied = |state: &ProxyState| state.applied == generation;
+                let has_applied = |state: &ProxyState| state.applied == current;
                 proxy.ready && !proxy.state.as_ref().is_ok_and(has_applied)
             };
             let had_time = now.since(self.change.1) >= before.settings.ack_timeout;
@@ -125,7 +128,7 @@ impl Simulation {
                 .past
                 .iter()
                 .rev()
-                .find(|past| *past.usable.of(side) < gained);
+                .find(|past| *past.usable.of(generation) < gained);
             let first_after = lacked.map(|past| now.since(past.at));
             assert!(
                 first_after.is_none_or(|ago| ago >= stable),

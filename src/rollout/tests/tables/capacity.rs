@@ -1,9 +1,9 @@
-//! Tests the share of each side by its workers: the minimum over its roles, relative to the accepted sizes.
+//! Tests the share of each generation by its workers: the minimum over its roles, relative to the accepted sizes.
 
 use super::*;
 
 #[test]
-fn the_split_follows_worker_by_worker_from_one_side_to_the_other() {
+fn the_split_follows_worker_by_worker_from_one_generation_to_the_other() {
     let mut fixture = Fixture::of_four();
     for (old, new, weights, percent) in [
         (4, 0, ratio(1, 0), 0),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_side_that_lost_capacity_loses_its_share_at_once_and_with_proxies_that_lag() {
+fn a_generation_that_lost_capacity_loses_its_share_at_once_and_with_proxies_that_lag() {
     for (old, new, weights) in [
         (4, 1, ratio(4, 1)),
         (2, 3, ratio(2, 3)),
@@ -22,7 +22,7 @@ fn a_side_that_lost_capacity_loses_its_share_at_once_and_with_proxies_that_lag()
 }
 
 #[test]
-fn the_loss_of_one_side_does_not_hurry_the_gain_of_the_other() {
+fn the_loss_of_one_generation_does_not_hurry_the_gain_of_the_other() {
     let mut fixture = Fixture::settled(4, 1);
     assert_eq!(fixture.old_ready(3).new_ready(4).next(), ratio(3, 1));
     assert_eq!(fixture.applied().wait(seconds(5)).next(), ratio(3, 4));
@@ -37,7 +37,7 @@ fn the_loss_of_one_side_does_not_hurry_the_gain_of_the_other() {
 }
 
 #[test]
-fn two_sides_that_return_together_under_a_strict_cap_of_nothing_are_reported_once() {
+fn two_generations_that_return_together_under_a_strict_cap_of_nothing_are_reported_once() {
     let mut fixture = Fixture::settled(4, 4);
     fixture.settings.strict = true;
     fixture.settings.cap_percent = Some(0);
@@ -122,7 +122,7 @@ fn capacity_that_returns_must_last_before_it_gets_requests() {
         Weights::ALL_NEW,
         "the cap waits, too"
     );
-    // Unless it is the only side that can serve. Then it keeps its credit.
+    // Unless it is the only generation that can serve. Then it keeps its credit.
     assert_eq!(fixture.new_ready(0).next(), Weights::ALL_OLD);
     assert_eq!(fixture.new_ready(4).next(), Weights::ALL_OLD);
 }

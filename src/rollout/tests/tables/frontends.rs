@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Four ready workers per side, half of the traffic to new, and one frontend of new for each of `answers`.
+/// Four ready workers per generation, half of the traffic to new, and one frontend of new for each of `answers`.
 fn even(answers: Vec<Frontend>) -> Fixture {
     let mut fixture = Fixture::settled(4, 4);
     assert_eq!(fixture.seen.split, ratio(1, 1));

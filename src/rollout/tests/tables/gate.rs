@@ -148,7 +148,11 @@ fn missing_reports_cause_neither_gains_nor_losses() {
         ratio(4, 1),
         "a loss counts immediately"
     );
-    assert_eq!(fixture.old_ready(2).next(), ratio(2, 1), "of either side");
+    assert_eq!(
+        fixture.old_ready(2).next(),
+        ratio(2, 1),
+        "of either generation"
+    );
     assert_eq!(fixture.new_ready(0).next(), Weights::ALL_OLD);
 
     // New without a share gets none while its frontends are unknown.

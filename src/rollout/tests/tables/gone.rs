@@ -40,7 +40,7 @@ fn a_pause_during_an_outage_prevents_completion() {
 }
 
 #[test]
-fn an_old_side_of_which_nothing_was_ever_found_stays_a_fallback() {
+fn an_old_generation_of_which_nothing_was_ever_found_stays_a_fallback() {
     let mut fixture = Fixture::of_four();
     fixture.seen.workers.old.clear();
     fixture.seen.split = percent(10);
@@ -84,7 +84,7 @@ fn the_update_ends_if_old_is_known_to_be_gone_although_it_was_never_found() {
 }
 
 #[test]
-fn an_old_side_that_is_there_without_workers_is_gone() {
+fn an_old_generation_that_is_there_without_workers_is_gone() {
     let mut fixture = Fixture::of_four();
     let decision = fixture.scale_old(0).new_ready(4).settle();
     assert_eq!(

@@ -35,7 +35,7 @@ fn an_update_reports_its_progress_in_messages() {
              the pause to be lifted",
             "all to new: old has 0 of 4 workers ready, and new has 2 of 4 workers ready (overrides pause and cap); old remains the fallback \
              while its desired size is above 0: to end the update, scale its workers to 0 or set spec.drainOld",
-            "all to new: neither side can serve, so nothing changes; old: it has no ready worker; new: it has no ready \
+            "all to new: neither generation can serve, so nothing changes; old: it has no ready worker; new: it has no ready \
              worker; waiting for new to become able to serve",
         ]
     );

@@ -76,8 +76,8 @@ fn old_is_not_safe_to_delete_while_one_requirement_is_not_met() {
             "new lists workers of the same namespace as old",
             |fixture| {
                 let frontends = &mut fixture.seen.frontends;
-                for side in [&mut frontends.old, &mut frontends.new] {
-                    side.queried[0].namespaces.insert("shared".into());
+                for generation in [&mut frontends.old, &mut frontends.new] {
+                    generation.queried[0].namespaces.insert("shared".into());
                 }
             },
             NewLeavesOldWorkers,

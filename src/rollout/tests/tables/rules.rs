@@ -78,7 +78,7 @@ fn the_rules_are_asked_in_their_order() {
 }
 
 #[test]
-fn an_old_side_of_which_nothing_was_ever_found_has_no_worker_either() {
+fn an_old_generation_of_which_nothing_was_ever_found_has_no_worker_either() {
     use Rule::{Cap, NeitherCanServe, OldCannotServe, Paused};
     // Columns: new ready, paused, strict, cap, rule, split. The split starts at 50%.
     for (new, paused, strict, cap, rule, split) in [

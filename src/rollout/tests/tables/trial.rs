@@ -16,7 +16,7 @@ fn with_verdict(fixture: &mut Fixture, verdict: TrialVerdict) -> &mut Fixture {
     fixture
 }
 
-/// Four workers on both sides, half of the requests on new.
+/// Four workers in both generations, half of the requests on new.
 fn analysed(on_failure: OnFailure) -> Fixture {
     let mut fixture = Fixture::settled(4, 4);
     fixture.settings.on_failure = Some(on_failure);
@@ -81,7 +81,7 @@ fn a_failure_persists_regardless_of_analysis_workers_and_split_edits() {
     fixture.settings.on_failure = Some(OnFailure::Hold);
     fixture.settle();
     assert_eq!(fixture.seen.split, Weights::ALL_OLD);
-    // An old side without workers is an outage.
+    // An old generation without workers is an outage.
     fixture.old_ready(0).step();
     assert_eq!(fixture.seen.split, Weights::ALL_NEW);
     fixture.old_ready(4).settle();

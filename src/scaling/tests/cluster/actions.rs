@@ -21,16 +21,25 @@ impl Cluster {
                 self.split_version += 1;
                 self.applied_since = self.tick;
             }
-            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
-                return self.scale(*side, sizes, read, writes, records);
+            ScalingAction::Grow { generation, sizes }
+            | ScalingAction::Shrink { generation, sizes } => {
+                return self.scale(*generation, sizes, read, writes, records);
             }
             ScalingAction::Mark { .. } => {}
-            ScalingAction::Replace { side, role, pods } => {
-                let version = self.side(*side)[role].version;
-                if read.objects[&(*side == Generation::New, *role)] != version || writes == 0 {
+            ScalingAction::Replace {
+                generation,
+                role,
+                pods,
+            } => {
+                let version = self.generation(*generation)[role].version;
+                if read.objects[&(*generation == Generation::New, *role)] != version || writes == 0
+                {
                     return false;
                 }
-                let object = self.side_mut(*side).get_mut(role).expect("the role exists");
+                let object = self
+                    .generation_mut(*generation)
+                    .get_mut(role)
+                    .expect("the role exists");
                 let before = object.leaving.len();
                 object
                     .leaving
@@ -40,7 +49,7 @@ impl Cluster {
             }
             _ if self.service_version != read.service || writes == 0 => return false,
             ScalingAction::SaveSelector => self.selector_saved = true,
-            ScalingAction::Retarget(side) => self.service = *side,
+            ScalingAction::Retarget(generation) => self.service = *generation,
             ScalingAction::Retire(_) => self.retired = true,
         }
         if matches!(
@@ -54,7 +63,7 @@ impl Cluster {
 
     fn scale(
         &mut self,
-        side: Generation,
+        generation: Generation,
         sizes: &Sizes,
         read: &Versions,
         writes: usize,
@@ -62,15 +71,16 @@ impl Cluster {
     ) -> bool {
         let mut done = 0;
         for (role, size) in sizes {
-            let object = &self.side(side)[role];
+            let object = &self.generation(generation)[role];
             if object.desired == *size {
                 continue;
             }
-            let is_as_read = read.objects[&(side == Generation::New, *role)] == object.version;
+            let is_as_read =
+                read.objects[&(generation == Generation::New, *role)] == object.version;
             if done == writes || !is_as_read {
                 return false;
             }
-            self.resize(side, *role, *size, true, records);
+            self.resize(generation, *role, *size, true, records);
             done += 1;
         }
         true
@@ -111,12 +121,18 @@ fn reported(action: &ScalingAction) -> String {
     };
     match action {
         ScalingAction::Split(split) => format!("{}:{}", split.old(), split.new_weight()),
-        ScalingAction::Grow { side, sizes: to } => format!("{side}+{}", sizes(to)),
-        ScalingAction::Shrink { side, sizes: to } => format!("{side}-{}", sizes(to)),
+        ScalingAction::Grow {
+            generation,
+            sizes: to,
+        } => format!("{generation}+{}", sizes(to)),
+        ScalingAction::Shrink {
+            generation,
+            sizes: to,
+        } => format!("{generation}-{}", sizes(to)),
         ScalingAction::Mark { .. } => "mark".to_owned(),
         ScalingAction::Replace { pods, .. } => format!("replace{}", pods.len()),
         ScalingAction::SaveSelector => "save".to_owned(),
-        ScalingAction::Retarget(side) => format!("clients>{side}"),
+        ScalingAction::Retarget(generation) => format!("clients>{generation}"),
         ScalingAction::Retire(retire) => format!("{retire:?}"),
     }
 }

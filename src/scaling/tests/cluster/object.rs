@@ -20,7 +20,7 @@ pub(in super::super) struct Object {
     pub pods: Vec<u32>,
     /// How long its pods that end still take.
     pub ending: Vec<u32>,
-    /// In place: the ages of its pods that should belong to the other side, by name, until they are deleted.
+    /// In place: the ages of its pods that should belong to the other generation, by name, until they are deleted.
     pub leaving: BTreeMap<u64, u32>,
     /// How many pods have been to leave so far.
     pub named: u64,

@@ -21,7 +21,7 @@ pub(super) fn any_settings(draw: &mut Draw) -> RolloutSettings {
         let old = settings.shape.full(Generation::Old).clone();
         let new: Sizes = [(Role::Worker, 1 + draw.below(6) as u32)].into();
         settings.gpus.new = [(Role::Worker, 16)].into();
-        settings.shape = Shape::of(Sides { old, new }).expect("sizes are not 0");
+        settings.shape = Shape::of(PerGeneration { old, new }).expect("sizes are not 0");
     }
     limits(&mut settings, draw);
     let strategy = &mut settings.strategy;
@@ -58,7 +58,7 @@ pub(super) fn any_settings(draw: &mut Draw) -> RolloutSettings {
     settings
 }
 
-/// How far both sides may exceed the full size, and fall below it.
+/// How far both generations may exceed the full size, and fall below it.
 fn limits(settings: &mut RolloutSettings, draw: &mut Draw) {
     let strategy = &mut settings.strategy;
     strategy.max_surge = [
@@ -144,7 +144,7 @@ impl Simulation {
 
     /// The rest of the world.
     fn cluster(&mut self) {
-        let side = match self.draw.one_in(2) {
+        let generation = match self.draw.one_in(2) {
             true => Generation::Old,
             false => Generation::New,
         };
@@ -153,7 +153,7 @@ impl Simulation {
         match draw.below(16) {
             0 | 1 => {
                 // A pod dies: it ends, and another one takes its place.
-                let objects = cluster.side_mut(side).values_mut();
+                let objects = cluster.generation_mut(generation).values_mut();
                 for object in objects.filter(|object| !object.pods.is_empty()) {
                     object.pods[0] = 0;
                     object.ending.push(2);
@@ -162,7 +162,7 @@ impl Simulation {
             }
             2 => {
                 cluster
-                    .side_mut(side)
+                    .generation_mut(generation)
                     .values_mut()
                     .for_each(|object| object.pods.fill(0));
                 self.disturbed_at = tick;
@@ -170,14 +170,14 @@ impl Simulation {
             3 => cluster.new_is_broken = draw.one_in(2),
             4 | 5 => {
                 let serves = [Serves::Yes, Serves::No, Serves::Unknown][draw.below(3) as usize];
-                match side {
+                match generation {
                     Generation::Old => cluster.serves.old = serves,
                     Generation::New => cluster.serves.new = serves,
                 }
                 self.disturbed_at = tick;
             }
             6 => {
-                cluster.serves = Sides {
+                cluster.serves = PerGeneration {
                     old: Serves::Yes,
                     new: Serves::Yes,
                 };
@@ -189,22 +189,22 @@ impl Simulation {
                 if cluster.settings.in_place {
                     size = size.min(cluster.settings.shape.units());
                 }
-                let objects = cluster.side(side).iter();
+                let objects = cluster.generation(generation).iter();
                 let others = objects.filter(|(_, object)| object.desired != size);
                 for role in others.map(|(role, _)| *role).collect::<Vec<_>>() {
-                    cluster.resize(side, role, size, false, false);
+                    cluster.resize(generation, role, size, false, false);
                 }
                 self.disturbed_at = tick;
             }
             8 => {
                 // They put it back, or the owner accepts it.
-                let objects = cluster.side(side).iter();
+                let objects = cluster.generation(generation).iter();
                 let recorded = objects.filter_map(|(role, object)| {
                     let recorded = object.recorded.filter(|size| *size != object.desired)?;
                     Some((*role, recorded, object.ours))
                 });
                 for (role, recorded, ours) in recorded.collect::<Vec<_>>() {
-                    cluster.resize(side, role, recorded, ours, false);
+                    cluster.resize(generation, role, recorded, ours, false);
                 }
                 cluster.accepts_sizes = draw.one_in(2);
                 self.disturbed_at = tick;
@@ -244,7 +244,7 @@ impl Simulation {
             self.cluster.apply(&action, &read, usize::MAX, false);
         }
         let cluster = &mut self.cluster;
-        cluster.serves = Sides {
+        cluster.serves = PerGeneration {
             old: Serves::Yes,
             new: Serves::Yes,
         };
@@ -288,7 +288,7 @@ impl Simulation {
         }
     }
 
-    /// Another rollout: of the same two sides, back, or to a revision.
+    /// Another rollout: of the same two generations, back, or to a revision.
     pub(super) fn begin_anew(&mut self, progress: &Progress) {
         let has_ended = matches!(progress, Progress::Complete | Progress::RolledBack);
         if has_ended && !self.cluster.settings.in_place && self.draw.one_in(3) {
@@ -312,18 +312,21 @@ impl Simulation {
         self.disturb();
     }
 
-    /// The owner goes back to a revision, which is old from now on. New is what serves: the sides are exchanged if that was old.
+    /// The owner goes back to a revision, which is old from now on. New is what serves: the generations are exchanged if that
+    /// was old.
     fn undo(&mut self, old_serves: bool) {
         let cluster = &mut self.cluster;
         if old_serves {
             swap(&mut cluster.objects);
             swap(&mut cluster.open);
             swap(&mut cluster.settings.gpus);
-            let [new, old] = Generation::ALL.map(|side| cluster.settings.shape.full(side).clone());
-            cluster.settings.shape = Shape::of(Sides { old, new }).expect("sizes are not 0");
+            let [new, old] =
+                Generation::ALL.map(|generation| cluster.settings.shape.full(generation).clone());
+            cluster.settings.shape =
+                Shape::of(PerGeneration { old, new }).expect("sizes are not 0");
         }
-        for side in Generation::ALL {
-            for object in cluster.side_mut(side).values_mut() {
+        for generation in Generation::ALL {
+            for object in cluster.generation_mut(generation).values_mut() {
                 object.version += 1;
                 (object.recorded, object.ours) = (Some(object.desired), true);
             }
@@ -343,6 +346,6 @@ impl Simulation {
     }
 }
 
-fn swap<T>(sides: &mut Sides<T>) {
-    std::mem::swap(&mut sides.old, &mut sides.new);
+fn swap<T>(generations: &mut PerGeneration<T>) {
+    std::mem::swap(&mut generations.old, &mut generations.new);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What both sides are, as the invariants count them.
+/// What both generations are, as the invariants count them.
 struct Counted<'a> {
     settings: &'a RolloutSettings,
     seen: &'a RolloutObservation,
@@ -49,32 +49,36 @@ impl Simulation {
         );
         is.nobody_else_scales();
         match action {
-            ScalingAction::Grow { side, sizes } => {
+            ScalingAction::Grow { generation, sizes } => {
                 assert!(!is.settings.in_place, "it would be one replica too many");
-                is.keeps_proportion(*side, sizes);
-                is.has_room(*side, sizes);
-                let roles = &is.seen.sides.of(*side).roles;
+                is.keeps_proportion(*generation, sizes);
+                is.has_room(*generation, sizes);
+                let roles = &is.seen.generations.of(*generation).roles;
                 assert!(
                     { sizes }
                         .iter()
                         .all(|(role, size)| *size >= roles[role].desired)
                 );
             }
-            ScalingAction::Shrink { side, sizes } => {
-                is.keeps_proportion(*side, sizes);
-                is.keeps_capacity(*side, sizes);
+            ScalingAction::Shrink { generation, sizes } => {
+                is.keeps_proportion(*generation, sizes);
+                is.keeps_capacity(*generation, sizes);
                 is.was_applied();
-                is.was_lowered(*side, sizes);
-                is.drains(*side, sizes);
-                is.had_verdict(*side);
+                is.was_lowered(*generation, sizes);
+                is.drains(*generation, sizes);
+                is.had_verdict(*generation);
             }
-            ScalingAction::Replace { side, role, pods } => {
-                let roles = &is.seen.sides.of(*side).roles;
+            ScalingAction::Replace {
+                generation,
+                role,
+                pods,
+            } => {
+                let roles = &is.seen.generations.of(*generation).roles;
                 let sizes = roles.iter().map(|(role, workers)| (*role, workers.desired));
                 is.was_applied();
-                is.keeps_capacity_without(*side, *role, pods);
+                is.keeps_capacity_without(*generation, *role, pods);
                 if roles[role].leaving.len() == pods.len() {
-                    is.drains(*side, &sizes.collect());
+                    is.drains(*generation, &sizes.collect());
                 }
             }
             ScalingAction::Retire(_) => {
@@ -93,10 +97,16 @@ impl Simulation {
     /// What a view of different times must not have hidden.
     fn keeps_in_truth(&self, is: &Counted, decision: &ScalingDecision) {
         match &decision.action {
-            Some(ScalingAction::Grow { side, sizes }) => is.has_room(*side, sizes),
-            Some(ScalingAction::Shrink { side, sizes }) => is.keeps_capacity(*side, sizes),
-            Some(ScalingAction::Replace { side, role, pods }) => {
-                is.keeps_capacity_without(*side, *role, pods);
+            Some(ScalingAction::Grow { generation, sizes }) => is.has_room(*generation, sizes),
+            Some(ScalingAction::Shrink { generation, sizes }) => {
+                is.keeps_capacity(*generation, sizes)
+            }
+            Some(ScalingAction::Replace {
+                generation,
+                role,
+                pods,
+            }) => {
+                is.keeps_capacity_without(*generation, *role, pods);
             }
             _ => {}
         }
@@ -104,29 +114,30 @@ impl Simulation {
 }
 
 impl Counted<'_> {
-    fn units(&self, side: Generation, of: impl Fn(&RoleReplicas) -> u32) -> u32 {
-        let roles = &self.seen.sides.of(side).roles;
-        let full = self.settings.shape.full(side).iter();
+    fn units(&self, generation: Generation, of: impl Fn(&RoleReplicas) -> u32) -> u32 {
+        let roles = &self.seen.generations.of(generation).roles;
+        let full = self.settings.shape.full(generation).iter();
         let units = full.map(|(role, full)| of(&roles[role]) * self.whole() / full);
         units.min().expect("there are roles").min(self.whole())
     }
 
     fn whole(&self) -> u32 {
         let shape = &self.settings.shape;
-        let both = Generation::ALL.map(|side| *shape.full(side).values().max().unwrap());
+        let both =
+            Generation::ALL.map(|generation| *shape.full(generation).values().max().unwrap());
         both[0].max(both[1])
     }
 
     /// Ready units that serve.
-    fn ready(&self, side: Generation) -> u32 {
-        self.ready_of(side, |workers| workers.ready)
+    fn ready(&self, generation: Generation) -> u32 {
+        self.ready_of(generation, |workers| workers.ready)
     }
 
-    fn ready_of(&self, side: Generation, of: impl Fn(&RoleReplicas) -> u32) -> u32 {
-        let is_bad = side == Generation::New && self.new_is_bad();
-        match self.seen.sides.of(side).serves == Serves::No || is_bad {
+    fn ready_of(&self, generation: Generation, of: impl Fn(&RoleReplicas) -> u32) -> u32 {
+        let is_bad = generation == Generation::New && self.new_is_bad();
+        match self.seen.generations.of(generation).serves == Serves::No || is_bad {
             true => 0,
-            false => self.units(side, of),
+            false => self.units(generation, of),
         }
     }
 
@@ -166,36 +177,36 @@ impl Counted<'_> {
     }
 
     /// Ready capacity stays at or above the full size less `maxUnavailable`, or loses nothing where the world has taken more.
-    fn keeps_capacity(&self, side: Generation, sizes: &Sizes) {
-        let other = self.ready(side.other());
-        let before = self.ready(side) + other;
-        let roles = &self.seen.sides.of(side).roles;
+    fn keeps_capacity(&self, generation: Generation, sizes: &Sizes) {
+        let other = self.ready(generation.other());
+        let before = self.ready(generation) + other;
+        let roles = &self.seen.generations.of(generation).roles;
         let stays = self
             .settings
             .shape
-            .full(side)
+            .full(generation)
             .iter()
             .map(|(role, full)| roles[role].ready.min(sizes[role]) * self.whole() / full);
-        let stays = match self.ready(side) {
+        let stays = match self.ready(generation) {
             0 => 0,
             _ => stays.min().unwrap().min(self.whole()),
         };
         let after = stays + other;
         assert!(
             after >= before.min(self.floor()),
-            "{after} of {before} units stay: {side} to {sizes:?} of {:?}, {:?}",
+            "{after} of {before} units stay: {generation} to {sizes:?} of {:?}, {:?}",
             self.seen,
             self.settings
         );
         assert!(before == 0 || after > 0, "something must serve");
     }
 
-    /// No role occupies more than the full size plus the surge, rounded up on both sides, and no more GPUs than allowed.
-    fn has_room(&self, side: Generation, sizes: &Sizes) {
+    /// No role occupies more than the full size plus the surge, rounded up in both generations, and no more GPUs than allowed.
+    fn has_room(&self, generation: Generation, sizes: &Sizes) {
         let occupied = |of: Generation| -> Vec<(Role, u32)> {
-            let roles = self.seen.sides.of(of).roles.iter();
+            let roles = self.seen.generations.of(of).roles.iter();
             let count = roles.map(|(role, workers)| {
-                let size = match of == side {
+                let size = match of == generation {
                     true => sizes[role],
                     false => workers.desired,
                 };
@@ -207,7 +218,7 @@ impl Counted<'_> {
         for of in Generation::ALL {
             let full = self.settings.shape.full(of);
             let part = |(role, count): &(Role, u32)| {
-                // Less than one replica of each side is rounding.
+                // Less than one replica of each generation is rounding.
                 f64::from(count.saturating_sub(1)) / f64::from(full[role])
             };
             let occupied = occupied(of);
@@ -232,9 +243,9 @@ impl Counted<'_> {
     }
 
     /// Every role that is written is within one replica of its part of some number of units.
-    fn keeps_proportion(&self, side: Generation, sizes: &Sizes) {
-        let full = self.settings.shape.full(side);
-        let roles = &self.seen.sides.of(side).roles;
+    fn keeps_proportion(&self, generation: Generation, sizes: &Sizes) {
+        let full = self.settings.shape.full(generation);
+        let roles = &self.seen.generations.of(generation).roles;
         let fits = |units: u32| {
             sizes.iter().all(|(role, size)| {
                 let part = f64::from(units * full[role]) / f64::from(self.whole());
@@ -252,34 +263,34 @@ impl Counted<'_> {
         );
     }
 
-    /// The side gets no more requests than its part of what stays.
-    fn was_lowered(&self, side: Generation, sizes: &Sizes) {
+    /// The generation gets no more requests than its part of what stays.
+    fn was_lowered(&self, generation: Generation, sizes: &Sizes) {
         let split = self.seen.traffic.split;
-        let stays = self.ready_of(side, |workers| workers.ready);
-        let full = self.settings.shape.full(side);
-        let roles = &self.seen.sides.of(side).roles;
+        let stays = self.ready_of(generation, |workers| workers.ready);
+        let full = self.settings.shape.full(generation);
+        let roles = &self.seen.generations.of(generation).roles;
         let whole = self.whole();
         let fits = { full.iter() }
             .map(|(role, full)| roles[role].ready.min(sizes[role]) * whole / full)
             .min();
         let stays = stays.min(fits.expect("there are roles"));
         // What is cold gets no more yet.
-        let other = self.ready_of(side.other(), |workers| workers.warm);
+        let other = self.ready_of(generation.other(), |workers| workers.warm);
         let part = |a: u32, b: u32| u64::from(a) * u64::from(b);
         // Without anything that serves, no split is better than another.
         assert!(
             stays + other == 0
-                || part(split.of(side), other) <= part(split.of(side.other()), stays),
-            "{side} keeps {stays} beside {other} and gets {split:?}: {:?}",
+                || part(split.of(generation), other) <= part(split.of(generation.other()), stays),
+            "{generation} keeps {stays} beside {other} and gets {split:?}: {:?}",
             self.seen
         );
     }
 
-    /// All requests leave a side that cannot serve, or that is bad.
+    /// All requests leave a generation that cannot serve, or that is bad.
     fn is_emergency(&self, split: Weights) -> bool {
-        Generation::ALL.into_iter().any(|side| {
-            let serves = self.ready(side) + self.leaving(side) > 0;
-            split.of(side) == 0 && !serves
+        Generation::ALL.into_iter().any(|generation| {
+            let serves = self.ready(generation) + self.leaving(generation) > 0;
+            split.of(generation) == 0 && !serves
         })
     }
 
@@ -292,18 +303,18 @@ impl Counted<'_> {
     }
 
     /// The last unit goes after its last request and its last stream.
-    fn drains(&self, side: Generation, sizes: &Sizes) {
+    fn drains(&self, generation: Generation, sizes: &Sizes) {
         let traffic = &self.seen.traffic;
         if sizes.values().any(|size| *size > 0) {
             return;
         }
-        assert_eq!(traffic.split.of(side), 0, "it gets no request");
-        let other = self.ready_of(side.other(), |workers| workers.warm);
-        assert!(other > 0, "the other side serves");
+        assert_eq!(traffic.split.of(generation), 0, "it gets no request");
+        let other = self.ready_of(generation.other(), |workers| workers.warm);
+        assert!(other > 0, "the other generation serves");
         let deadline = self.settings.strategy.drain_deadline;
         let is_over = deadline.is_some_and(|deadline| traffic.applied_for >= deadline);
-        assert!(is_over || traffic.open.is_some_and(|open| *open.of(side) == 0));
-        if side == Generation::Old {
+        assert!(is_over || traffic.open.is_some_and(|open| *open.of(generation) == 0));
+        if generation == Generation::Old {
             assert_ne!(self.seen.clients.last_worker, LastWorker::Needed);
         } else {
             assert_eq!(self.seen.clients.direct_to_new, Some(false));
@@ -311,29 +322,29 @@ impl Counted<'_> {
     }
 
     /// The same if these pods are replaced, which count as ready capacity until then.
-    fn keeps_capacity_without(&self, side: Generation, role: Role, pods: &[String]) {
+    fn keeps_capacity_without(&self, generation: Generation, role: Role, pods: &[String]) {
         let is_gone = |leaving: &&PodToReplace| leaving.ready && pods.contains(&leaving.name);
-        let leaving = &self.seen.sides.of(side).roles[&role].leaving;
-        let gone = match self.leaving(side) {
+        let leaving = &self.seen.generations.of(generation).roles[&role].leaving;
+        let gone = match self.leaving(generation) {
             0 => 0,
             _ => leaving.iter().filter(is_gone).count() as u32,
         };
         let before: u32 = { Generation::ALL.into_iter() }
-            .map(|side| self.ready(side) + self.leaving(side))
+            .map(|generation| self.ready(generation) + self.leaving(generation))
             .sum();
         let after = before - gone;
         assert!(
             after >= before.min(self.floor()),
-            "{after} of {before} units stay without {pods:?} of {side}: {:?}",
+            "{after} of {before} units stay without {pods:?} of {generation}: {:?}",
             self.seen
         );
         assert!(before == 0 || after > 0, "something must serve");
     }
 
-    /// Ready pods that have to be replaced, of a side that serves.
-    fn leaving(&self, side: Generation) -> u32 {
-        let is_bad = side == Generation::New && self.new_is_bad();
-        let seen = self.seen.sides.of(side);
+    /// Ready pods that have to be replaced, of a generation that serves.
+    fn leaving(&self, generation: Generation) -> u32 {
+        let is_bad = generation == Generation::New && self.new_is_bad();
+        let seen = self.seen.generations.of(generation);
         let leaving = seen.roles.values().flat_map(|workers| &workers.leaving);
         match seen.serves == Serves::No || is_bad {
             true => 0,
@@ -342,51 +353,52 @@ impl Counted<'_> {
     }
 
     /// Old does not shrink while new is known to be bad.
-    fn had_verdict(&self, side: Generation) {
+    fn had_verdict(&self, generation: Generation) {
         let strategy = &self.settings.strategy;
         let has_verdict = strategy.analysis.is_some() && self.settings.intent == Intent::Run;
-        if side == Generation::Old && has_verdict && !self.settings.superseded {
+        if generation == Generation::Old && has_verdict && !self.settings.superseded {
             assert_ne!(self.seen.verdict, TrialVerdict::Fail);
         }
     }
 
     fn nobody_else_scales(&self) {
-        for side in Generation::ALL {
-            let side = self.seen.sides.of(side);
-            assert_eq!(side.scaler, None);
-            for workers in side.roles.values() {
+        for generation in Generation::ALL {
+            let generation = self.seen.generations.of(generation);
+            assert_eq!(generation.scaler, None);
+            for workers in generation.roles.values() {
                 let is_recorded = workers.recorded.is_none_or(|size| size == workers.desired);
                 assert!(workers.ours || is_recorded || self.seen.accepts_sizes);
             }
         }
     }
 
-    /// No side gets more than its part of what is ready and asked for, as long as as much is needed as is promised. What somebody
-    /// else has given up may be ready for a moment longer.
+    /// No generation gets more than its part of what is ready and asked for, as long as as much is needed as is promised. What
+    /// somebody else has given up may be ready for a moment longer.
     fn splits_by_capacity(&self, split: Weights) {
         let total = u64::from(split.old()) + u64::from(split.new_weight());
-        let ready_of = |side| {
-            let ready = self.ready_of(side, |workers| workers.ready.min(workers.desired));
-            ready + self.leaving(side)
+        let ready_of = |generation| {
+            let ready = self.ready_of(generation, |workers| workers.ready.min(workers.desired));
+            ready + self.leaving(generation)
         };
         let all = ready_of(Generation::Old) + ready_of(Generation::New);
         // What is ready but cold is not counted on yet.
-        let warm_of = |side| self.ready_of(side, |workers| workers.warm.min(workers.desired));
+        let warm_of =
+            |generation| self.ready_of(generation, |workers| workers.warm.min(workers.desired));
         let warm = warm_of(Generation::Old) + warm_of(Generation::New);
         let needed = u64::from(warm.min(self.floor()));
-        for side in Generation::ALL {
+        for generation in Generation::ALL {
             let ready = match all {
                 // Where neither serves as it should, what is ready is better than nothing.
                 0 => u64::MAX,
-                _ => u64::from(ready_of(side)),
+                _ => u64::from(ready_of(generation)),
             };
-            let other = side.other();
+            let other = generation.other();
             let is_urgent = split.of(other) == 0 && self.ready(other) + self.leaving(other) == 0;
-            let is_bad = side == Generation::Old && self.new_is_bad();
-            let load = u64::from(split.of(side)) * needed;
+            let is_bad = generation == Generation::Old && self.new_is_bad();
+            let load = u64::from(split.of(generation)) * needed;
             assert!(
                 load <= ready.saturating_mul(total) || is_urgent || is_bad,
-                "{side} gets {split:?} with {ready} of {all}"
+                "{generation} gets {split:?} with {ready} of {all}"
             );
         }
     }

@@ -9,7 +9,7 @@ fn a_partition_that_rises_takes_new_back_to_it() {
     cluster.run(500);
     cluster.settings.strategy.partition = 3;
     let (decision, way) = cluster.run(500);
-    assert_eq!(decision.desired, Sides { old: 3, new: 1 });
+    assert_eq!(decision.desired, PerGeneration { old: 3, new: 1 });
     assert_eq!(way.join(" "), "old+2 1:1 new-2 old+3 3:1 new-1");
 }
 

@@ -13,9 +13,9 @@ fn half_way(unfinished: UnfinishedWrite) -> (RolloutSettings, RolloutObservation
     (cluster.settings, seen)
 }
 
-fn resize(side: Generation, size: u32) -> UnfinishedWrite {
+fn resize(generation: Generation, size: u32) -> UnfinishedWrite {
     let sizes = [(Role::Worker, size)].into();
-    UnfinishedWrite::Resize { side, sizes }
+    UnfinishedWrite::Resize { generation, sizes }
 }
 
 fn waits_for_it(decision: &ScalingDecision) -> bool {
@@ -23,7 +23,7 @@ fn waits_for_it(decision: &ScalingDecision) -> bool {
 }
 
 #[test]
-fn an_abort_grows_no_side_and_moves_no_requests_until_the_write_cannot_arrive() {
+fn an_abort_grows_no_generation_and_moves_no_requests_until_the_write_cannot_arrive() {
     for unfinished in [
         resize(Generation::Old, 0),
         resize(Generation::Old, 1),
@@ -69,7 +69,7 @@ fn the_same_write_is_repeated() {
     let (mut settings, mut seen) = half_way(resize(Generation::New, 3));
     settings.strategy.partition = 0;
     let grown = ScalingAction::Grow {
-        side: Generation::New,
+        generation: Generation::New,
         sizes: [(Role::Worker, 3)].into(),
     };
     assert_eq!(decide(&settings, &seen).action, Some(grown));
@@ -78,9 +78,9 @@ fn the_same_write_is_repeated() {
 }
 
 #[test]
-fn requests_leave_a_side_that_cannot_serve_immediately() {
+fn requests_leave_a_generation_that_cannot_serve_immediately() {
     let (settings, mut seen) = half_way(resize(Generation::Old, 1));
-    seen.sides.new.serves = Serves::No;
+    seen.generations.new.serves = Serves::No;
     let action = decide(&settings, &seen).action;
     assert_eq!(action, Some(ScalingAction::Split(Weights::ALL_OLD)));
 }
@@ -88,21 +88,21 @@ fn requests_leave_a_side_that_cannot_serve_immediately() {
 #[test]
 fn an_end_without_a_frontend_is_not_reported_as_served() {
     let mut cluster = Cluster::of(settings(&FOUR));
-    for (intent, progress, side) in [
+    for (intent, progress, generation) in [
         (Intent::Run, Progress::Complete, Generation::New),
         (Intent::Abort, Progress::RolledBack, Generation::Old),
     ] {
         cluster.settings.intent = intent;
-        cluster.service = side;
+        cluster.service = generation;
         let (decision, _) = cluster.run(500);
         assert_eq!((decision.progress, &*decision.waits), (progress, &[][..]));
         let mut seen = cluster.read();
-        match side {
-            Generation::Old => seen.sides.old.frontends = 0,
-            Generation::New => seen.sides.new.frontends = 0,
+        match generation {
+            Generation::Old => seen.generations.old.frontends = 0,
+            Generation::New => seen.generations.new.frontends = 0,
         }
         let decision = decide(&cluster.settings, &seen);
-        let expected = &[Wait::Frontend(side)][..];
+        let expected = &[Wait::Frontend(generation)][..];
         assert_eq!((decision.progress, &*decision.waits), (progress, expected));
     }
 }

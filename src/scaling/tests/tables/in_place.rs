@@ -46,7 +46,7 @@ fn in_place_new_continues_with_the_pods_that_were_to_be_replaced() {
         .into();
     let mut cluster = Cluster::of(six);
     let (decision, _) = cluster.run(500);
-    assert_eq!(decision.desired, Sides { old: 2, new: 4 });
+    assert_eq!(decision.desired, PerGeneration { old: 2, new: 4 });
     for size in [2, 3] {
         let mut cluster = cluster.clone();
         cluster.resize(Generation::New, Role::Worker, size, true, true);
@@ -144,7 +144,7 @@ fn in_place_pods_that_are_to_leave_get_the_time_that_their_streams_need() {
     let (decision, way) = cluster.run(500);
     assert_eq!(way, [""; 0]);
     let short = Wait::Grace {
-        side: Generation::New,
+        generation: Generation::New,
         grace: Some(seconds(30)),
         p99: Some(seconds(300)),
     };
@@ -196,7 +196,9 @@ fn in_place_another_size_or_revision_stops_the_rollout() {
     cluster.settings.strategy.partition = 0;
     // The owner has edited the rollout, which accepts a partition, but no other number of replicas.
     cluster.accepts_sizes = true;
-    let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
+    let object = cluster
+        .generation_mut(Generation::New)
+        .get_mut(&Role::Worker);
     object.unwrap().desired = 3;
     let decision = decide(&cluster.settings, &cluster.read());
     assert_eq!(
@@ -207,7 +209,9 @@ fn in_place_another_size_or_revision_stops_the_rollout() {
         }]
     );
     assert_eq!(decision.progress, Progress::Contested);
-    let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
+    let object = cluster
+        .generation_mut(Generation::New)
+        .get_mut(&Role::Worker);
     object.unwrap().desired = 2;
     cluster.lost.new = Some("edited again".to_owned());
     let decision = decide(&cluster.settings, &cluster.read());

@@ -23,7 +23,7 @@ fn promote_and_abort_wait_until_the_owner_accepts_the_size_that_another_client_h
         assert_eq!(decision.progress, Progress::Contested);
         cluster.accepts_sizes = true;
         let (decision, _) = cluster.run(500);
-        assert_eq!(decision.desired, Sides { old: 4 - new, new });
+        assert_eq!(decision.desired, PerGeneration { old: 4 - new, new });
     }
 }
 
@@ -84,7 +84,7 @@ fn requests_move_to_new_when_it_is_warm_and_not_when_it_is_ready() {
     let mut was_cold = false;
     loop {
         let seen = cluster.read();
-        let worker = &seen.sides.new.roles[&Role::Worker];
+        let worker = &seen.generations.new.roles[&Role::Worker];
         let (ready, warm) = (worker.ready, worker.warm);
         was_cold |= ready > warm;
         let action = decide(&cluster.settings, &seen).action;
@@ -109,7 +109,7 @@ fn continuation_moves_the_streams_of_all_but_the_last_worker() {
     let (decision, way) = cluster.run(500);
     assert!(way.join(" ").ends_with("old-1 new+4 0:1"), "{way:?}");
     let unknown = Wait::Streams {
-        side: Generation::Old,
+        generation: Generation::Old,
         open: None,
         fit: 0,
     };
@@ -136,7 +136,7 @@ fn roles_of_one_replica_move_by_a_surge_and_are_refused_without_one() {
     unequal.strategy.max_surge = Amount::Count(0);
     unequal.strategy.max_unavailable = Amount::Count(1);
     let (decision, way) = run(unequal);
-    assert_eq!(decision.desired, Sides { old: 0, new: 4 });
+    assert_eq!(decision.desired, PerGeneration { old: 0, new: 4 });
     let sizes: Vec<_> = way.split(' ').filter(|one| !one.contains(':')).collect();
     assert_eq!(
         sizes,
@@ -181,18 +181,18 @@ fn a_budget_below_one_unit_is_refused() {
     assert!(decision.waits.contains(&budget), "{:?}", decision.waits);
 }
 
-/// Without decode workers, neither side has a whole unit, and their prefill workers leave no room for one.
+/// Without decode workers, neither generation has a whole unit, and their prefill workers leave no room for one.
 #[test]
-fn halves_of_units_that_another_client_has_left_on_both_sides_make_room_for_old() {
+fn halves_of_units_that_another_client_has_left_on_both_generations_make_room_for_old() {
     let mut pd = settings(&PD);
     pd.strategy.max_surge = Amount::Count(0);
     pd.strategy.max_unavailable = Amount::Count(1);
     pd.strategy.partition = 2;
     let mut cluster = Cluster::of(pd);
     assert_eq!(cluster.run(500).0.progress, Progress::Partition);
-    for side in Generation::ALL {
-        cluster.resize(side, Role::Prefill, 3, false, true);
-        cluster.resize(side, Role::Decode, 0, false, true);
+    for generation in Generation::ALL {
+        cluster.resize(generation, Role::Prefill, 3, false, true);
+        cluster.resize(generation, Role::Decode, 0, false, true);
     }
     cluster.settings.intent = Intent::Abort;
     let (decision, way) = cluster.run(500);
@@ -218,7 +218,7 @@ fn old_without_a_role_makes_room_for_new_and_keeps_a_worker_until_new_serves() {
     let (decision, way) = cluster.run(500);
     assert_eq!(way.join(" "), "old-1/0 new+3/2");
     assert_eq!(decision.progress, Progress::Stalled);
-    assert_eq!(cluster.open, Sides { old: 0, new: 0 });
+    assert_eq!(cluster.open, PerGeneration { old: 0, new: 0 });
     cluster.new_is_broken = false;
     let (decision, way) = cluster.run(500);
     assert_eq!(way.join(" "), "0:1 old-0/0 new+4/2");

@@ -107,7 +107,7 @@ fn obstacles_are_reported_before_the_first_write() {
     refused(
         &|cluster| cluster.grace = seconds(30),
         Wait::Grace {
-            side: Generation::Old,
+            generation: Generation::Old,
             grace: Some(seconds(30)),
             p99: Some(seconds(300)),
         },
@@ -128,7 +128,7 @@ fn obstacles_are_reported_before_the_first_write() {
 fn a_step_that_the_limits_leave_no_room_for_is_refused_before_the_first_write() {
     let roles = [(Role::Prefill, 6), (Role::Decode, 4)];
     let mut both = settings(&roles);
-    both.gpus = Sides {
+    both.gpus = PerGeneration {
         old: roles.map(|(role, _)| (role, 1)).into(),
         new: roles.map(|(role, _)| (role, 1)).into(),
     };
@@ -231,7 +231,7 @@ fn old_is_not_shrunk_while_its_streams_do_not_fit_what_stays() {
     let (decision, way) = cluster.run(500);
     assert_eq!(way.join(" "), "new+1 3:1");
     let unknown = Wait::Streams {
-        side: Generation::Old,
+        generation: Generation::Old,
         open: None,
         fit: 0,
     };
@@ -321,7 +321,7 @@ fn every_wait_has_a_text() {
         "8 more GPUs: 32 of gpuBudget 36 are in use"
     );
     let grace = Wait::Grace {
-        side: Generation::Old,
+        generation: Generation::Old,
         grace: Some(seconds(30)),
         p99: Some(seconds(540)),
     };

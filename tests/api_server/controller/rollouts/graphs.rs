@@ -130,8 +130,8 @@ impl Managed {
         self.graph("old", 4).await;
         self.graph("new", 0).await;
         let operator = GraphOperator::start(&self.fixture);
-        let side = |name: &str| json!({"kind": "DynamoGraphDeployment", "name": name});
-        self.begin(json!({"source": side("old"), "target": side("new")}))
+        let generation = |name: &str| json!({"kind": "DynamoGraphDeployment", "name": name});
+        self.begin(json!({"source": generation("old"), "target": generation("new")}))
             .await;
         operator
     }

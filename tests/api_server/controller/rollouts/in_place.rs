@@ -468,7 +468,7 @@ async fn one_stateful_set_is_replaced_pod_by_pod_up_to_the_hand_over() {
     set.managed.fixture.wait_for_split("chat", 0, 1).await;
     let status = &object["status"];
     let accepted = &status["accepted"];
-    let revision = |side: &str| accepted[side]["roles"]["worker"]["revision"].clone();
+    let revision = |generation: &str| accepted[generation]["roles"]["worker"]["revision"].clone();
     assert_eq!(
         (revision("source"), revision("target")),
         (json!("workers-1"), json!("workers-2"))

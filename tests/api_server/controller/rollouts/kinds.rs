@@ -180,16 +180,16 @@ async fn assert_moves(kind: Kind) {
         managed.fixture.create(&resource, name, object).await;
     }
     let _operator = KindOperator::start(&managed.fixture, kind);
-    let side = |name: &str| json!({"kind": resource.kind, "name": name});
+    let generation = |name: &str| json!({"kind": resource.kind, "name": name});
     managed
-        .begin(json!({"source": side("old"), "target": side("new")}))
+        .begin(json!({"source": generation("old"), "target": generation("new")}))
         .await;
     let name = format!("kinds-{}", resource.plural);
     let _controller = managed.controller_with_own_rights(&name).await;
     managed.fixture.proxy("chat").await;
     let object = managed
         .until("all new", |status| {
-            let size = |side: &str| status[side]["roles"]["worker"]["spec"].as_u64();
+            let size = |generation: &str| status[generation]["roles"]["worker"]["spec"].as_u64();
             let both = size("source").unwrap_or(0) + size("target").unwrap_or(0);
             assert!(both <= MOST, "{status:#}");
             status["waitingFor"]

@@ -12,8 +12,8 @@ use super::super::fixture::{pods, resource, updates};
 use super::operator::deployments;
 use super::{Managed, frontends, services};
 
-/// Continuously checks that no more than two generations have workers, that there are never too many workers, and that no generation
-/// loses its workers before its requests.
+/// Continuously checks that no more than two generations have workers, that there are never too many workers, and that no
+/// generation loses its workers before its requests.
 pub struct Watched {
     is_over: Arc<AtomicBool>,
     task: JoinHandle<()>,
@@ -58,9 +58,9 @@ async fn check(deployments: &Api<DynamicObject>, updates: &Api<DynamicObject>) {
     assert!(sizes.contains(&0), "three generations at once: {sizes:?}");
     assert!(sizes.iter().sum::<u64>() <= 5, "{sizes:?}");
     let spec = &update.data["spec"];
-    for side in ["old", "new"] {
-        let name = spec["workers"][side]["name"].as_str().unwrap();
-        let has_requests = spec["weights"][side] != 0;
+    for generation in ["old", "new"] {
+        let name = spec["workers"][generation]["name"].as_str().unwrap();
+        let has_requests = spec["weights"][generation] != 0;
         // A new rollout of other generations may have started since.
         let now = updates.get("chat").await.unwrap();
         if has_requests && now.data["spec"] == *spec {
@@ -70,7 +70,8 @@ async fn check(deployments: &Api<DynamicObject>, updates: &Api<DynamicObject>) {
 }
 
 impl Managed {
-    /// The second of three generations has all workers and clients. The first has none, and the third is ready to be rolled out.
+    /// The second of three generations has all workers and clients. The first has none, and the third is ready to be rolled
+    /// out.
     async fn at_the_second() -> Self {
         let mut managed = Self::with_rollout(json!({"handover": {"clients": "Automatic"}})).await;
         let _controller = managed.controller().await;

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// The capacities in the simulation, and which sides can serve. They depend on the sizes of the roles; new's also on
+/// The capacities in the simulation, and which generations can serve. They depend on the sizes of the roles; new's also on
 /// whether it is reachable and serves. While its state is unknown, new keeps what it has.
-pub(super) fn usable(fixture: &Fixture) -> (Sides<Ratio>, Sides<bool>) {
+pub(super) fn usable(fixture: &Fixture) -> (PerGeneration<Ratio>, PerGeneration<bool>) {
     let accepted = Fixture::roles(fixture);
     let share = |workers: &std::collections::BTreeMap<Role, Workers>| {
         let shares = accepted.iter().map(|(role, full)| {
@@ -28,7 +28,7 @@ pub(super) fn usable(fixture: &Fixture) -> (Sides<Ratio>, Sides<bool>) {
     let (failing, unknown) = doubtful(fixture);
     let all = frontends.queried.len() as u64;
     let is_open = failing < all && (keeps || unknown == 0);
-    let serves = Sides {
+    let serves = PerGeneration {
         old: !old.is_zero(),
         new: is_open && frontends.endpoints > 0 && !new.is_zero(),
     };
@@ -41,7 +41,7 @@ pub(super) fn usable(fixture: &Fixture) -> (Sides<Ratio>, Sides<bool>) {
                 .map_or(part, |credit| part.min(credit))
         }
     };
-    (Sides { old, new }, serves)
+    (PerGeneration { old, new }, serves)
 }
 
 /// How many frontends of new fail, and how many are in an unknown state.
@@ -77,11 +77,11 @@ fn doubtful(fixture: &Fixture) -> (u64, u64) {
     (failing, unknown)
 }
 
-/// A side that lost credited capacity must not get more than its share by the new credits.
+/// A generation that lost credited capacity must not get more than its share by the new credits.
 pub(super) fn losses_are_at_once(
     before: &Fixture,
     decision: &Decision,
-    usable: Sides<Ratio>,
+    usable: PerGeneration<Ratio>,
     next: Weights,
 ) {
     let credit = decision

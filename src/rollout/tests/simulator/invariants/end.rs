@@ -13,7 +13,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
             .as_ref()
             .is_ok_and(|state| state.applied == generation)
     });
-    let open = |of: fn(Sides<u64>) -> u64| {
+    let open = |of: fn(PerGeneration<u64>) -> u64| {
         let open = seen.proxies.iter().map(|proxy| {
             proxy
                 .state
@@ -134,8 +134,8 @@ fn new_leaves_old_workers(before: &Fixture) {
     let (old, new) = (&before.seen.frontends.old, &before.seen.frontends.new);
     let all = || old.queried.iter().chain(&new.queried);
     assert!(all().all(|one| !one.has_more_namespaces && one.left_out == 0));
-    let listed = |side: &Frontends| -> BTreeSet<String> {
-        let each = side.queried.iter();
+    let listed = |generation: &Frontends| -> BTreeSet<String> {
+        let each = generation.queried.iter();
         each.flat_map(|one| one.namespaces.clone()).collect()
     };
     let (mut of_old, of_new) = (listed(old), listed(new));
