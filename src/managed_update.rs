@@ -50,7 +50,10 @@ pub fn full_sizes(
     let mut old = Sizes::new();
     let stated_old = stated("source", &spec.source, &now.old)?;
     for (role, size) in &now.old {
-        let full = stated_old.get(role).copied().unwrap_or(*size);
+        // If an earlier rollout between the two was deleted half-way, new may already have most of the workers.
+        let larger = (*size).max(now.new.get(role).copied().unwrap_or_default());
+        let now = if *size == 0 { 0 } else { larger };
+        let full = stated_old.get(role).copied().unwrap_or(now);
         if full == 0 {
             return Err(SizeError::NoSize(*role));
         }

@@ -80,6 +80,7 @@ mod tests {
                 updates_to_old: None,
                 sees_elsewhere: true,
                 is_being_deleted: false,
+                goes_back: Some(false),
                 is_current: true,
                 lengths: Lengths::default(),
                 trial_result: None,

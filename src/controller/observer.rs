@@ -9,6 +9,7 @@ mod confirm;
 mod deleted_with_old;
 mod followers;
 mod frontends;
+mod going_back;
 mod kinds;
 mod mesh;
 mod old_pods;
@@ -258,6 +259,7 @@ impl Observer {
                 .and_then(|n| u64::try_from(n).ok())
                 .unwrap_or(0),
             is_being_deleted: parsed.is_being_deleted,
+            goes_back: going_back::goes_back(&self.cache, parsed),
             split: parsed.split(),
             split_is_ours: parsed.split_is_ours,
             split_is_incomplete: parsed.lacks_split,

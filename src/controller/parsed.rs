@@ -12,7 +12,7 @@ use super::{ControllerSettings, Key};
 use crate::k8s::{Object, identity_of, update_of};
 use crate::resource::{
     DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, RETRIED_AT,
-    TargetScope, WorkerSourceSpec, read_status,
+    ROLLOUT_KIND, TargetScope, WorkerSourceSpec, read_status,
 };
 use crate::rollout::{self, DesiredSplit, Memory, PerGeneration, Role};
 use crate::split::Weights;
@@ -35,6 +35,8 @@ pub(super) struct ParsedUpdate {
     pub split_is_ours: bool,
     /// Whether it is being deleted.
     pub is_being_deleted: bool,
+    /// The rollout that manages it, if any.
+    pub rollout: Option<String>,
     /// Whether the split is not in the form that the controller writes, although no user has set a different split.
     pub lacks_split: bool,
 }
@@ -59,6 +61,14 @@ fn forgotten(lost: &[String]) -> Option<String> {
     let of_memory = |path: &&String| MEMORY.starts_with(&***path) || path.starts_with(MEMORY);
     let lost: Vec<&str> = lost.iter().filter(of_memory).map(String::as_str).collect();
     (!lost.is_empty()).then(|| lost.join(", "))
+}
+
+/// The name of the rollout that manages an update.
+fn rollout(update: &DynamicObject) -> Option<String> {
+    let mut owners = update.metadata.owner_references.iter().flatten();
+    let owner =
+        owners.find(|owner| owner.kind == ROLLOUT_KIND && owner.controller == Some(true))?;
+    Some(owner.name.clone())
 }
 
 impl ParsedUpdate {
@@ -96,6 +106,7 @@ impl ParsedUpdate {
             status,
             forgotten: forgotten(&lost),
             is_being_deleted: object.metadata.deletion_timestamp.is_some(),
+            rollout: rollout(object),
             split_is_ours: owned == SplitForms::BOTH || given == SplitForms::NONE,
             // A user who removes only the percentage from an applied manifest leaves the weights that the controller wrote.
             lacks_split: given == SplitForms::NONE || (!given.percent && owned.weights),

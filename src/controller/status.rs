@@ -352,8 +352,11 @@ fn generation_status(
         };
         (role.as_str().to_owned(), status)
     });
-    let ready: u32 = counts.values().map(|workers| workers.ready).sum();
-    let desired: u32 = counts.values().map(|workers| workers.desired).sum();
+    // The counts come from fields that anyone may have written.
+    let sum = |of: fn(&crate::rollout::Workers) -> u32| {
+        counts.values().map(of).fold(0, u32::saturating_add)
+    };
+    let (ready, desired) = (sum(|workers| workers.ready), sum(|workers| workers.desired));
     let open = decision.open_streams.map(|open| *open.of(generation));
     GenerationStatus {
         workers: Some(format!("{ready}/{desired}")),

@@ -231,10 +231,16 @@ impl Controller {
         if let Some(rollouts) = &mut self.rollouts {
             rollouts.handle_change(&changed);
         }
+        let object = &changed.object;
         if changed.plural == "dynamorollouts" {
+            // The update of a rollout has the rollout's name.
+            let (key, kind) = (parsed::key(object), DynamoUpdateConfig::api_resource());
+            let update = self.observer.cache.one(&kind, &key.namespace, &key.name);
+            if self.settings.manages(&key.namespace) && matches!(update, Ok(Some(_))) {
+                self.queue.wake(key, now);
+            }
             return;
         }
-        let object = &changed.object;
         if changed.plural != "dynamoupdateconfigs" {
             for key in self.index.of(&changed.plural, object) {
                 self.queue.wake(key, now);

@@ -118,7 +118,7 @@ fn a_size_of_the_source_is_given_by_its_replicas() {
 }
 
 #[test]
-fn the_full_size_is_that_of_the_source_unless_it_is_stated() {
+fn the_full_size_is_that_of_the_larger_generation_unless_it_is_stated() {
     let now = |old: &[(Role, u32)], new: &[(Role, u32)]| PerGeneration {
         old: sizes(old),
         new: sizes(new),
@@ -126,6 +126,12 @@ fn the_full_size_is_that_of_the_source_unless_it_is_stated() {
     let full = |change: &Value, now: PerGeneration<Sizes>| full_sizes(&spec(change), &now);
     let (old, new) = ([(Role::Worker, 4)], [(Role::Worker, 0)]);
     assert_eq!(full(&json!({}), now(&old, &new)), Ok(now(&old, &old)));
+    // Half-way, or with old back at the size of its manifest.
+    let most = [(Role::Worker, 3)];
+    assert_eq!(
+        full(&json!({}), now(&[(Role::Worker, 1)], &most)),
+        Ok(now(&most, &most))
+    );
     let target = json!({"target": {"kind": "Deployment", "name": "v2", "replicas": 8}});
     assert_eq!(
         full(&target, now(&old, &new)),

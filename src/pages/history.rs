@@ -112,12 +112,15 @@ impl Counters {
             let outcomes = generation
                 .as_ref()
                 .and_then(|generation| generation.outcomes);
-            outcomes.map_or(0, |outcomes| outcomes.truncated + outcomes.failed)
+            outcomes.map_or(0, |outcomes| {
+                outcomes.truncated.saturating_add(outcomes.failed)
+            })
         };
         Self {
             refused_plans: state.plan.as_ref().map_or(0, |plan| plan.refused_total),
-            recovered: state.recovered_requests.values().sum(),
-            broken: broken(&state.old) + broken(&state.new),
+            recovered: { state.recovered_requests.values() }
+                .fold(0, |sum, count| sum.saturating_add(*count)),
+            broken: broken(&state.old).saturating_add(broken(&state.new)),
             ended: [&state.old, &state.new].map(|generation| {
                 let outcomes = generation
                     .as_ref()

@@ -114,6 +114,8 @@ pub struct Observation {
     pub resource_generation: u64,
     /// Whether the resource is being deleted.
     pub is_being_deleted: bool,
+    /// Whether the rollout that manages the resource goes back to old; `None` if that is unknown.
+    pub goes_back: Option<bool>,
     /// The split in the resource.
     pub split: Weights,
     /// Whether the controller owns the fields of the split, as their last writer.

@@ -13,6 +13,8 @@ pub enum DeletionRequirement {
     SeesElsewhere,
     /// The update is not being deleted. Once it is gone, the proxies of old's frontends may send requests to old again.
     UpdateStays,
+    /// The rollout that manages the update, if any, does not go back to old.
+    NoWayBack,
     /// The update controls its deployment and is complete.
     Complete,
     /// The split in the resource gives all requests to new, and this step does not change that.
@@ -52,10 +54,11 @@ pub enum DeletionRequirement {
 
 impl DeletionRequirement {
     /// Required before the last worker of old may be removed.
-    pub const FOR_LAST_WORKER: [Self; 14] = [
+    pub const FOR_LAST_WORKER: [Self; 15] = [
         Self::CurrentView,
         Self::SeesElsewhere,
         Self::UpdateStays,
+        Self::NoWayBack,
         Self::Complete,
         Self::AllToNew,
         Self::NewServes,
@@ -96,6 +99,9 @@ impl DeletionRequirement {
             }
             Self::UpdateStays => {
                 "the update is being deleted, and once it is gone the frontends of old may send requests to old again"
+            }
+            Self::NoWayBack => {
+                "it is not confirmed that the rollout that manages the update does not go back to old"
             }
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not send all requests to new",
@@ -158,6 +164,7 @@ impl RequirementInput<'_> {
             DeletionRequirement::CurrentView => seen.is_current,
             DeletionRequirement::SeesElsewhere => seen.sees_elsewhere,
             DeletionRequirement::UpdateStays => !seen.is_being_deleted,
+            DeletionRequirement::NoWayBack => seen.goes_back == Some(false),
             DeletionRequirement::Complete => {
                 self.phase == Phase::Complete && seen.superseded_by.is_none()
             }

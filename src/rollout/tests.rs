@@ -134,6 +134,7 @@ impl Fixture {
                 updates_to_old: Some(Vec::new()),
                 sees_elsewhere: true,
                 is_being_deleted: false,
+                goes_back: Some(false),
                 is_current: true,
                 lengths: Lengths::default(),
                 trial_result: None,

@@ -249,5 +249,5 @@ pub(super) fn gpus(of: &std::collections::BTreeMap<Role, u32>, replicas: &Sizes)
         let gpus = of.get(role).copied().unwrap_or_default();
         u64::from(gpus) * u64::from(*count)
     });
-    each.sum()
+    each.fold(0, u64::saturating_add)
 }

@@ -117,7 +117,7 @@ pub(super) fn gpus_used(assessment: &Assessment) -> u64 {
     let generations = Generation::ALL.into_iter();
     let used = generations
         .map(|generation| gpus_of(assessment, generation))
-        .sum();
+        .fold(0, u64::saturating_add);
     if !assessment.settings.in_place {
         return used;
     }

@@ -86,7 +86,9 @@ fn both(assessment: &Assessment) -> u32 {
     let generations = Generation::ALL.into_iter();
     let roles = generations
         .flat_map(|generation| assessment.seen.generations.of(generation).roles.values());
-    roles.map(|workers| workers.desired).sum()
+    roles
+        .map(|workers| workers.desired)
+        .fold(0, u32::saturating_add)
 }
 
 /// Why old cannot be retired as the rollout requests.

@@ -350,7 +350,11 @@ impl Page {
                 .iter()
                 .map(|(cause, n)| format!("{} {}", thousands(*n), cause.replace('_', " ")))
                 .collect();
-            let sum = thousands(counts.values().sum());
+            let sum = thousands(
+                counts
+                    .values()
+                    .fold(0, |sum, count| sum.saturating_add(*count)),
+            );
             match causes.is_empty() {
                 true => sum,
                 false => format!("{sum} ({})", causes.join(", ")),

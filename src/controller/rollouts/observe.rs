@@ -317,7 +317,11 @@ fn traffic(input: &ObserveInput, reports: &[Option<ProxyReport>]) -> Traffic {
         is_applied.then_some(split)
     };
     let known: Vec<&ProxyReport> = reports.iter().flatten().collect();
-    let sum = |of: fn(&ProxyReport) -> u64| known.iter().map(|report| of(report)).sum();
+    // A proxy may report anything.
+    let sum = |of: fn(&ProxyReport) -> u64| {
+        let reported = known.iter().map(|report| of(report));
+        reported.fold(0, u64::saturating_add)
+    };
     let is_known = known.len() == reports.len() && !reports.is_empty();
     let mut lengths = Lengths::default();
     for report in &known {

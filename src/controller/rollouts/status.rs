@@ -152,7 +152,8 @@ fn generation_status(
         (role.as_str().to_owned(), reported)
     });
     let sum = |of: fn(&crate::scaling::RoleReplicas) -> u32| -> u32 {
-        generation.roles.values().map(of).sum()
+        let sizes = generation.roles.values().map(of);
+        sizes.fold(0, u32::saturating_add)
     };
     ScaledGenerationStatus {
         workers: Some(format!(

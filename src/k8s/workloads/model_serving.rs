@@ -168,7 +168,7 @@ fn pods_of(role: &Json) -> [u32; 2] {
 fn size(object: &DynamicObject, revision: &str) -> Option<usize> {
     let is_of_template = object.data["status"]["updateRevision"] == revision;
     let pods = roles(object).flat_map(pods_of).map(|count| count as usize);
-    is_of_template.then(|| pods.sum())
+    is_of_template.then(|| pods.fold(0, usize::saturating_add))
 }
 
 /// The groups of one revision.

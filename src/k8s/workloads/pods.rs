@@ -214,7 +214,7 @@ fn replica(pod: &DynamicObject, cliques: &[Object]) -> (String, Option<usize>) {
                 && (component.is_none() || component == label(pod, COMPONENT))
         });
         let sizes = own.map(|clique| number(clique, "/spec/replicas").unwrap_or(1) as usize);
-        let size = Some(sizes.sum()).filter(|size| *size > 0);
+        let size = Some(sizes.fold(0, usize::saturating_add)).filter(|size| *size > 0);
         return (format!("{group}/{index}"), size);
     }
     (pod.metadata.name.clone().unwrap_or_default(), Some(1))

@@ -36,7 +36,7 @@ pub struct GenerationSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
     pub name: Option<String>,
-    /// How many replicas the full generation has. By default, the number that the old generation has when the rollout is
+    /// How many replicas the full generation has. By default, the number that the larger generation has when the rollout is
     /// accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
@@ -71,7 +71,7 @@ pub struct WorkloadSpec {
     /// The name of the object.
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
     pub name: String,
-    /// How many replicas of this role the full generation has. By default, the number that the old generation has when the
+    /// How many replicas of this role the full generation has. By default, the number that the larger generation has when the
     /// rollout is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]

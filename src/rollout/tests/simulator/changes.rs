@@ -178,6 +178,7 @@ impl Simulation {
                 seen.is_current = !draw.one_in(8);
                 seen.sees_elsewhere = !draw.one_in(8);
                 seen.is_being_deleted = draw.one_in(8);
+                seen.goes_back = Some(draw.one_in(8)).filter(|_| !draw.one_in(8));
                 seen.updates_to_old = match draw.below(8) {
                     0 => None,
                     1 => Some(vec!["another".to_owned()]),

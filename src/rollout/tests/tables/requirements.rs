@@ -26,7 +26,7 @@ fn old_has_a_worker(fixture: &mut Fixture) {
 fn old_is_not_safe_to_delete_while_one_requirement_is_not_met() {
     use DeletionRequirement::*;
     type Hole = (&'static str, fn(&mut Fixture), DeletionRequirement);
-    let holes: [Hole; 41] = [
+    let holes: [Hole; 43] = [
         (
             "a watch that was not heard of late",
             |fixture| fixture.seen.is_current = false,
@@ -41,6 +41,16 @@ fn old_is_not_safe_to_delete_while_one_requirement_is_not_met() {
             "the update is being deleted and waits for its finalizer",
             |fixture| fixture.seen.is_being_deleted = true,
             UpdateStays,
+        ),
+        (
+            "the rollout that manages the update is aborted",
+            |fixture| fixture.seen.goes_back = Some(true),
+            NoWayBack,
+        ),
+        (
+            "the rollout that manages the update is unknown",
+            |fixture| fixture.seen.goes_back = None,
+            NoWayBack,
         ),
         (
             "a proxy that is not queried, as there are too many",

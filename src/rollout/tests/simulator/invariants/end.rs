@@ -89,6 +89,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
     }
     if decision.last_old_worker_dispensable {
         assert!(seen.is_current && seen.sees_elsewhere && !seen.is_being_deleted);
+        assert_eq!(seen.goes_back, Some(false));
         assert!(to == Phase::Complete && seen.superseded_by.is_none());
         let new = &seen.frontends.new;
         let serves = |one: &Frontend| {
