@@ -7,6 +7,7 @@ mod accept;
 mod act;
 mod autoscalers;
 mod candidates;
+mod conditions;
 mod events;
 mod frontends;
 mod history;

@@ -1,15 +1,16 @@
 //! Builds the status of a rollout from a decision, with messages for its owner. Pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value as Json;
 
 use super::super::status::truncate_message;
+use super::conditions::{conditions, standard};
 use super::memory;
 use crate::printable::counted;
 use crate::resource::rollout_status::{
     AcceptedStatus, DynamoRolloutStatus, GpuStatus, RevisionStatus, RolloutMemory, RolloutPhase,
-    RolloutStepStatus, ScaledGenerationStatus, ScaledRoleStatus, condition,
+    RolloutStepStatus, ScaledGenerationStatus, ScaledRoleStatus,
 };
 use crate::resource::status::{AnalysisStatus, WaitStatus};
 use crate::rollout::{PerGeneration, Role};
@@ -284,94 +285,6 @@ pub(super) fn action_text(action: &ScalingAction) -> String {
         }
         ScalingAction::Retire(Retire::Delete) => "deleting old".to_owned(),
         ScalingAction::Retire(_) => "scaling the frontends of old to zero".to_owned(),
-    }
-}
-
-fn conditions(
-    phase: RolloutPhase,
-    decision: &ScalingDecision,
-    message: &str,
-    generation: Option<i64>,
-    now: Timestamp,
-) -> Vec<Condition> {
-    let needs_somebody = |wait: &Wait| {
-        matches!(
-            wait,
-            Wait::Failed
-                | Wait::Grace { .. }
-                | Wait::Proxies { all: 0, .. }
-                | Wait::Infeasible
-                | Wait::InPlace
-                | Wait::DirectClients
-                | Wait::CannotRetire(_)
-        )
-    };
-    let stalls = decision.action.is_none() && decision.waits.iter().any(needs_somebody);
-    let is_unserved = |wait: &Wait| matches!(wait, Wait::Frontend(_));
-    let stalls = match phase.is_over() {
-        true => decision.waits.iter().any(is_unserved),
-        false => stalls,
-    };
-    let shown = match stalls {
-        true => RolloutPhase::Stalled,
-        false => phase,
-    };
-    let mut all = standard(shown, phase.as_str(), message, generation, now);
-    let is_contested = phase == RolloutPhase::Contested;
-    let (reason, why) = match is_contested {
-        true => ("OtherScaler", message),
-        false => ("NotContested", "no other client has changed a size"),
-    };
-    all.push(of(
-        condition::SCALE_CONTESTED,
-        is_contested,
-        (reason, why),
-        generation,
-        now,
-    ));
-    all
-}
-
-/// The three conditions for tools that do not know rollouts.
-fn standard(
-    phase: RolloutPhase,
-    reason: &str,
-    message: &str,
-    generation: Option<i64>,
-    now: Timestamp,
-) -> Vec<Condition> {
-    use RolloutPhase::{
-        Complete, Contested, Held, Partition, Pending, Progressing, Refused, RolledBack,
-        RollingBack, Stalled,
-    };
-    let (ready, reconciling) = match phase {
-        Complete | RolledBack | Held | Partition => (true, false),
-        Pending | Progressing | RollingBack => (false, true),
-        Refused | Contested | Stalled => (false, false),
-    };
-    let all = [
-        (condition::READY, ready),
-        (condition::RECONCILING, reconciling),
-        (condition::STALLED, !ready && !reconciling),
-    ];
-    all.map(|(kind, holds)| of(kind, holds, (reason, message), generation, now))
-        .into()
-}
-
-fn of(
-    kind: &str,
-    holds: bool,
-    (reason, message): (&str, &str),
-    generation: Option<i64>,
-    now: Timestamp,
-) -> Condition {
-    Condition {
-        type_: kind.to_owned(),
-        status: if holds { "True" } else { "False" }.to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        observed_generation: generation,
-        last_transition_time: Time(now),
     }
 }
 
