@@ -89,6 +89,31 @@ async fn query(
     })
 }
 
+/// The models that a frontend lists, and whether a proxy responded for it.
+async fn list(
+    client: &mut FrontendClient,
+    share: &Arc<TargetPermit>,
+) -> Result<(Vec<String>, bool), FailedQuery> {
+    let response = query(client, share, "/v1/models").await?;
+    if response.status != StatusCode::OK {
+        let (target, code) = (&client.frontend.target, response.status.as_u16());
+        return Err(FailedQuery {
+            why: format!("{target} responds to /v1/models with status {code}"),
+            how: QueryFailure::Bad,
+        });
+    }
+    Ok((ids(&response.body), response.is_proxied))
+}
+
+/// Adds the namespaces in which the model of `page` has workers, up to a maximum.
+fn add_namespaces(report: &mut FrontendReport, page: Page) {
+    report.namespaces.extend(page.with_workers());
+    while report.namespaces.len() > MAX_NAMESPACES {
+        report.namespaces.pop_last();
+        report.has_more_namespaces = true;
+    }
+}
+
 /// Polls a frontend once for the models that it serves.
 async fn poll(
     client: &mut FrontendClient,
@@ -97,21 +122,7 @@ async fn poll(
     kept: &mut Option<ModelIdReservation>,
 ) -> Result<FrontendReport, FailedQuery> {
     let frontend = client.frontend.clone();
-    let FrontendResponse {
-        status,
-        body,
-        is_proxied,
-        ..
-    } = query(client, share, "/v1/models").await?;
-    if status != StatusCode::OK {
-        let (target, code) = (&frontend.target, status.as_u16());
-        return Err(FailedQuery {
-            why: format!("{target} responds to /v1/models with status {code}"),
-            how: QueryFailure::Bad,
-        });
-    }
-    let mut listed = ids(&body);
-    drop(body);
+    let (mut listed, is_proxied) = list(client, share).await?;
     let count = listed.len();
     // Release the previous reservation first, so that its room is available.
     *kept = None;
@@ -132,11 +143,7 @@ async fn poll(
         let status = answer.status;
         let page = Page::read(status, &answer.body);
         pages.push(page.registered());
-        report.namespaces.extend(page.with_workers());
-        while report.namespaces.len() > MAX_NAMESPACES {
-            report.namespaces.pop_last();
-            report.has_more_namespaces = true;
-        }
+        add_namespaces(&mut report, page);
         match status {
             StatusCode::OK => _ = report.models.insert(model),
             // A frontend of an older version, without this page.

@@ -3,7 +3,8 @@
 use super::job::{RolloutAction, Work};
 use super::observe::Observed;
 use super::{ReconcileContext, Rollouts, memory, objects, services, status, update, write};
-use crate::k8s::{Object, workloads};
+use crate::k8s::Object;
+use crate::k8s::workloads::{self, Scaled};
 use crate::resource::DynamoRolloutSpec;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, ResizingStatus};
 use crate::scaling::{ScalingAction, Sizes};
@@ -24,17 +25,8 @@ impl Rollouts {
         let reported = action.clone();
         let step = match action {
             ScalingAction::Mark { pods, .. } => {
-                let (kind, namespace) = (workloads::pods_resource(), &*subject.key.namespace);
-                let found = { pods.iter() }.map(|name| {
-                    self.observer
-                        .cache
-                        .one(&kind, namespace, name)
-                        .ok()
-                        .flatten()
-                });
-                RolloutAction::Mark {
-                    pods: found.flatten().collect(),
-                }
+                let pods = self.pods(&subject.key.namespace, &pods);
+                RolloutAction::Mark { pods }
             }
             ScalingAction::Replace {
                 generation,
@@ -42,12 +34,9 @@ impl Rollouts {
                 pods,
             } => {
                 let workers = observed.objects.of(generation).get(&role);
-                let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
-                let leaving = half.map(|half| &*half.leaving).unwrap_or_default();
-                let leaving = leaving.iter().map(|leaving| leaving.pod.clone());
-                let is_meant = |pod: &Object| pods.iter().any(|name| name == objects::name_of(pod));
+                let pods = workers.map(|(_, scaled)| leaving(scaled, &pods));
                 RolloutAction::Replace {
-                    pods: leaving.filter(is_meant).collect(),
+                    pods: pods.unwrap_or_default(),
                 }
             }
             ScalingAction::Split(split) => {
@@ -118,6 +107,25 @@ impl Rollouts {
         work.action = Some(reported).filter(|_| is_done);
         work
     }
+
+    /// The pods of these names, as far as they are known.
+    fn pods(&self, namespace: &str, names: &[String]) -> Vec<Object> {
+        let kind = workloads::pods_resource();
+        let found = names
+            .iter()
+            .map(|name| self.observer.cache.one(&kind, namespace, name));
+        found.filter_map(|pod| pod.ok().flatten()).collect()
+    }
+}
+
+/// The pods of these names that have to be replaced.
+fn leaving(scaled: &Scaled, names: &[String]) -> Vec<Object> {
+    let leaving = scaled.half.iter().flat_map(|half| &half.leaving);
+    leaving
+        .map(|leaving| &leaving.pod)
+        .filter(|pod| names.iter().any(|name| name == objects::name_of(pod)))
+        .cloned()
+        .collect()
 }
 
 /// Why clients cannot be routed as the rollout requires: a Service selects nothing.

@@ -17,7 +17,9 @@ use super::{
 use crate::error_chain::error_chain;
 use crate::k8s::{NotSynced, Object};
 use crate::managed_update::{self, Direction};
-use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, RolloutPhase};
+use crate::resource::rollout_status::{
+    AcceptedStatus, DynamoRolloutStatus, RolloutMemory, RolloutPhase,
+};
 use crate::resource::status::{AnalysisStatus, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
 use crate::rollout::{PerGeneration, TrialVerdict};
@@ -225,12 +227,7 @@ impl Rollouts {
         if let Some(why) = unusable(&observed.update_status, update) {
             return Ok(refused(subject, "UpdateUnusable", why));
         }
-        let (old, new) = (&observed.objects.old, &observed.objects.new);
-        let shows = |(kind, scaled): &(String, crate::k8s::workloads::Scaled)| {
-            let (kind, name) = (scaled.sized_kind(kind), objects::name_of(scaled.sized()));
-            self.shows_version(subject.key, kind, name, scaled.version())
-        };
-        if !old.values().chain(new.values()).all(shows) {
+        if !self.shows_sizes(subject.key, &observed.objects) {
             return Err(NotYetObserved);
         }
         let terms = accept::terms(current.accepted);
@@ -245,9 +242,7 @@ impl Rollouts {
         let mut decision = scaling::decide(&settings, &seen);
         let mut obstacle = current.obstacle.clone();
         if let Some(why) = needs_lost(&decision, &observed.lost) {
-            let mut lost = [&observed.lost.old, &observed.lost.new]
-                .into_iter()
-                .flatten();
+            let mut lost = observed.lost.old.iter().chain(&observed.lost.new);
             if lost.any(|lost| !lost.is_missing) {
                 return Ok(refused(subject, why.0, why.1));
             }
@@ -256,14 +251,7 @@ impl Rollouts {
             decision = scaling::decide(&settings, &seen);
             obstacle = obstacle.or(Some(why));
         }
-        let goes_back = goes_back(&decision);
-        let has_all = decision.progress == Progress::Complete
-            || matches!(decision.action, Some(ScalingAction::Retire(_)));
-        memory.handed_over = !goes_back && (memory.handed_over || has_all);
-        let may_arrive = !seen.is_current || seen.unfinished.contains(&UnfinishedWrite::Retire);
-        memory.retiring &= !goes_back || may_arrive;
-        // Until a frontend of old serves again, there is nothing to retire once more.
-        memory.retired &= !goes_back || seen.generations.old.frontends == 0;
+        remember_end(&mut memory, &decision, &seen);
         let generation = subject.rollout.metadata.generation;
         let mut status = status::status(StatusInput {
             before: subject.before,
@@ -303,6 +291,15 @@ impl Rollouts {
         work.write_status |= self.is_changed(subject.key, subject.before, &work.status);
         Ok(work)
     }
+
+    /// Whether the objects show every size that this process has written.
+    fn shows_sizes(&self, key: &Key, objects: &PerGeneration<objects::Objects>) -> bool {
+        let mut workers = objects.old.values().chain(objects.new.values());
+        workers.all(|(kind, scaled)| {
+            let (kind, name) = (scaled.sized_kind(kind), objects::name_of(scaled.sized()));
+            self.shows_version(key, kind, name, scaled.version())
+        })
+    }
 }
 
 /// The work for a rollout that cannot make progress.
@@ -312,6 +309,18 @@ pub(super) fn refused(subject: ReconcileContext, reason: &str, why: String) -> W
     let mut work = Work::status(subject, status);
     work.write_status = work.is_changed();
     work
+}
+
+/// Remembers how far the end of the rollout has come. On the way back, it has not begun.
+fn remember_end(memory: &mut RolloutMemory, decision: &ScalingDecision, seen: &RolloutObservation) {
+    let goes_back = goes_back(decision);
+    let has_all = decision.progress == Progress::Complete
+        || matches!(decision.action, Some(ScalingAction::Retire(_)));
+    memory.handed_over = !goes_back && (memory.handed_over || has_all);
+    let may_arrive = !seen.is_current || seen.unfinished.contains(&UnfinishedWrite::Retire);
+    memory.retiring &= !goes_back || may_arrive;
+    // Until a frontend of old serves again, there is nothing to retire once more.
+    memory.retired &= !goes_back || seen.generations.old.frontends == 0;
 }
 
 /// Whether a rollout is rolling back, or has rolled back.
