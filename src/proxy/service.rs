@@ -61,12 +61,7 @@ impl<O: OldBackend> Proxy<O> {
                 Err(error) => return self.reject(&request, client.as_deref(), route.api(), &error),
             };
             let now = Instant::now();
-            // Clients do not know the guard, so they can hide requests neither from this proxy nor from the next one.
-            let mut is_probe = names.contains(request.headers(), &PROBE_HEADER);
-            if is_probe && guard.is_some() {
-                request.headers_mut().remove(&PROBE_HEADER);
-                is_probe = false;
-            }
+            let is_probe = is_probe(request.headers_mut(), names, guard.is_some());
             if route.is_client_use() && !is_probe {
                 self.context.metrics.used(now);
             }
@@ -308,6 +303,17 @@ impl<O: OldBackend> Proxy<O> {
         }
         assignment
     }
+}
+
+/// Whether a request is a probe of another proxy. Clients do not know the guard, so they can hide requests neither from this
+/// proxy nor from the next one: `enters_here`, the header is removed.
+#[inline]
+fn is_probe(headers: &mut HeaderMap, names: NameFilter, enters_here: bool) -> bool {
+    let is_marked = names.contains(headers, &PROBE_HEADER);
+    if is_marked && enters_here {
+        headers.remove(&PROBE_HEADER);
+    }
+    is_marked && !enters_here
 }
 
 /// Assigns a request that is not split: to old, or to new if it may be forwarded and old drains, because old's workers may be

@@ -238,16 +238,9 @@ async fn drive(
                 }
                 other => other,
             };
-            let bytes = bytes.map_err(|error| {
-                let has_ended = error.kind() == io::ErrorKind::UnexpectedEof;
-                let why = sender.error().unwrap_or(error);
-                if !is_first {
-                    Error::BrokenInHead(why)
-                } else if has_ended && unread.is_certain(transport, sender.written()) {
-                    Error::Unread(why)
-                } else {
-                    Error::BrokenBeforeResponse(why)
-                }
+            let bytes = bytes.map_err(|error| match is_first {
+                true => broken_before_response(error, transport, sender, unread),
+                false => Error::BrokenInHead(sender.error().unwrap_or(error)),
             })?;
             gathered.add(bytes, outgoing.memory)?;
             while let Some(head) =
@@ -279,6 +272,21 @@ async fn drive(
         }
     })
     .await
+}
+
+/// The error of a connection that broke before the first byte of the response.
+fn broken_before_response(
+    error: io::Error,
+    transport: &Transport,
+    sender: &mut Sender,
+    unread: &Unread,
+) -> Error {
+    let has_ended = error.kind() == io::ErrorKind::UnexpectedEof;
+    let why = sender.error().unwrap_or(error);
+    match has_ended && unread.is_certain(transport, sender.written()) {
+        true => Error::Unread(why),
+        false => Error::BrokenBeforeResponse(why),
+    }
 }
 
 fn respond(

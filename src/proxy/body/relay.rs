@@ -1,12 +1,13 @@
 //! Relays the response body of an exchange: what to forward and when, when to retry on another target, and how to end.
 
+mod deadlines;
 mod end;
 mod takeover;
 mod unread;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,10 +16,9 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::Cut;
 use super::sse_relay::SseRelay;
-use super::timers::{Due, Timers};
+use super::timers::Timers;
 use crate::continuation::{ContinuationCause, Sent};
 use crate::error_chain::error_chain;
-use crate::failover::Cause;
 use crate::http1::{NamedFields, passable};
 use crate::proxy::attempt::{Retry, Retrying};
 use crate::proxy::continuing::Continuing;
@@ -176,52 +176,18 @@ impl Relay {
         }
         loop {
             let out = match &mut self.state {
-                State::Flowing => match self.poll_source(cx) {
-                    Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                        Ok(data) => self.take(data),
-                        Err(trailers) => {
-                            let rest = self.eof();
-                            // Trailers do not apply to a response that continues on another target or ends with an
-                            // event of the proxy.
-                            if matches!(self.state, State::Ended) {
-                                let trailers = trailers.into_trailers().ok();
-                                let passed = trailers.and_then(|map| passable(map, &self.hidden));
-                                self.rest.get_or_insert_default().trailers = passed;
-                            }
-                            rest
-                        }
-                    },
-                    Poll::Ready(Some(Err(error))) => {
-                        self.handle_break(error.client_message(), &error_chain(&error))
-                    }
-                    Poll::Ready(None) => self.eof(),
-                    // Data has arrived in time and will be read by the next poll, so no deadline applies.
-                    Poll::Pending if self.source.holds_back() => return Poll::Pending,
-                    Poll::Pending => {
-                        self.watch_moves(cx);
-                        match self.poll_timers(cx) {
-                            Poll::Pending => return Poll::Pending,
-                            Poll::Ready(out) => out,
-                        }
-                    }
-                },
+                State::Flowing => ready!(self.poll_flowing(cx)),
                 State::Retrying(retrying) => match retrying.as_mut().poll(cx) {
                     Poll::Ready(retried) => {
                         self.resume(retried);
                         Bytes::new()
                     }
-                    Poll::Pending => match self.poll_timers(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(out) => out,
-                    },
+                    Poll::Pending => ready!(self.poll_timers(cx)),
                 },
                 State::Continuing(continuing) => match continuing.as_mut().poll(cx) {
                     Poll::Ready(continued) => self.continue_after_search(continued),
                     Poll::Pending if self.ends_meanwhile(cx) => Bytes::new(),
-                    Poll::Pending => match self.poll_timers(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(out) => out,
-                    },
+                    Poll::Pending => ready!(self.poll_timers(cx)),
                 },
                 State::Closing(event) => {
                     let event = std::mem::take(event);
@@ -247,6 +213,28 @@ impl Relay {
                 return Poll::Ready(Some(Ok(Frame::data(out))));
             }
         }
+    }
+
+    /// Reads on. Returns what to forward, which may be nothing.
+    #[inline]
+    fn poll_flowing(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        let out = match self.poll_source(cx) {
+            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) => self.take(data),
+                Err(trailers) => self.eof_with(trailers),
+            },
+            Poll::Ready(Some(Err(error))) => {
+                self.handle_break(error.client_message(), &error_chain(&error))
+            }
+            Poll::Ready(None) => self.eof(),
+            // Data has arrived in time and will be read by the next poll, so no deadline applies.
+            Poll::Pending if self.source.holds_back() => return Poll::Pending,
+            Poll::Pending => {
+                self.watch_moves(cx);
+                return self.poll_timers(cx);
+            }
+        };
+        Poll::Ready(out)
     }
 
     fn poll_source(
@@ -345,59 +333,20 @@ impl Relay {
         self.handle_break(why, why)
     }
 
+    /// As [`Self::eof()`], with trailers. They do not apply to a response that continues on another target or ends with an event
+    /// of the proxy.
+    fn eof_with(&mut self, trailers: Frame<Bytes>) -> Bytes {
+        let rest = self.eof();
+        if matches!(self.state, State::Ended) {
+            let trailers = trailers.into_trailers().ok();
+            let passed = trailers.and_then(|map| passable(map, &self.hidden));
+            self.rest.get_or_insert_default().trailers = passed;
+        }
+        rest
+    }
+
     /// The record of the exchange, which a retry owns while it runs.
     pub fn record(&mut self) -> Option<&mut Exchange> {
         self.exchange.as_mut()
-    }
-
-    fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
-        let flowing = matches!(self.state, State::Flowing);
-        let due = std::task::ready!(self.timers.poll(cx, flowing));
-        let limit_passed = match due {
-            Due::Hold => {
-                let sse = self.sse.as_mut().expect("only event streams are held");
-                let held = sse.release();
-                // While another target is asked, nothing is held.
-                if let Some(exchange) = &mut self.exchange {
-                    exchange.timeline.forwarded(&held);
-                }
-                return Poll::Ready(held);
-            }
-            Due::Comment => {
-                if let Some(sse) = &mut self.sse {
-                    sse.insert_comment();
-                }
-                return Poll::Ready(Bytes::from_static(b":\n\n"));
-            }
-            Due::Move => {
-                self.turn_to_move();
-                return Poll::Ready(Bytes::new());
-            }
-            Due::FirstEvent => {
-                let attempts = self.attempts.as_deref();
-                let extended = attempts.and_then(Retry::first_event_deadline);
-                if extended.is_some_and(|at| at > Instant::now()) {
-                    self.timers.first_event = extended;
-                    return Poll::Ready(Bytes::new());
-                }
-                self.failed(EndpointFailure::Timeout, "sent no first event in time");
-                if let Some(attempts) = &mut self.attempts
-                    && let Some(target) = attempts.next_target_after_head(Cause::Deadline)
-                {
-                    self.retry(target, Cause::Deadline);
-                    return Poll::Ready(Bytes::new());
-                }
-                self.exchange().attempt_failed(Cause::Deadline);
-                "sent no first event in time"
-            }
-            Due::Gap => {
-                if self.take_over(ContinuationCause::GapTimeout, IfNotContinued::Silence) {
-                    return Poll::Ready(Bytes::new());
-                }
-                SILENT
-            }
-        };
-        self.silent(limit_passed);
-        Poll::Ready(Bytes::new())
     }
 }

@@ -283,30 +283,7 @@ impl SseRelay {
             }
             timers.last_data = Some(now);
         } else if taken.retry.is_none() && taken.stop.is_none() {
-            let rewrites = self.is_joined() || self.openings.must_rewrite(self.api);
-            let mut boundary = self.decoder.boundary();
-            if rewrites && self.quiet() {
-                taken.stop = Some(Stop::TooLong);
-                boundary = complete;
-            }
-            let boundary = boundary.max(from);
-            taken.committed |= self.settle(
-                &data,
-                from..boundary,
-                &mut out,
-                &mut taken.forward,
-                exchange,
-            );
-            if taken.committed {
-                self.openings.settled();
-            }
-            if taken.stop.is_none() && !self.charge_held(exchange) {
-                if rewrites {
-                    taken.stop = Some(Stop::NoMemory);
-                } else {
-                    taken.committed |= self.give_up(&mut taken.forward, exchange);
-                }
-            }
+            self.pass_on(&data, from..complete, &mut out, &mut taken, exchange);
             if self.committed {
                 timers.last_data = Some(now);
             }

@@ -15,7 +15,7 @@ use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 use crate::proxy::classify::read_not_found;
 use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
-use crate::sse::{Api, Decoder, Tail, tail_meaning};
+use crate::sse::{Api, Decoder, Event, Tail, tail_meaning};
 use crate::transport::deadline;
 use crate::upstream::{EndpointFailure, UpstreamBody};
 
@@ -105,32 +105,18 @@ pub async fn begin(
         let mut from = 0;
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
-            match tail_meaning(api, &event) {
-                Tail::Nothing => {}
-                Tail::Error { code } => {
-                    let cause = Cause::of_error_event(code);
-                    return Err(NotContinued::TryNext(
-                        cause.unwrap_or(Cause::NoContinuation),
-                    ));
-                }
-                Tail::Terminal => return Err(NOT_A_CONTINUATION),
-            }
-            let opening = match event.has_data {
-                true => sent.opening(resumption, event.data),
-                false => JoinAction::Skip { token: false },
-            };
-            match opening {
-                JoinAction::Skip { token: true } => {
+            match opening(api, &event, sent, resumption)? {
+                Opening::SkipToken => {
                     skipped += 1;
                     if let Some((until, limit)) = &mut silence {
                         *until = Instant::now() + *limit;
                     }
                 }
-                JoinAction::Skip { token: false } => {
+                Opening::Skip => {
                     let length = event.end - from;
                     left = left.checked_sub(length).ok_or(NOT_A_CONTINUATION)?;
                 }
-                JoinAction::Begin => {
+                Opening::Begin => {
                     partial.extend_from_slice(&data[from..]);
                     return Ok(Continuation {
                         first: partial.into(),
@@ -139,10 +125,6 @@ pub async fn begin(
                         skipped,
                     });
                 }
-                JoinAction::Refuse(ContinuationReason::AttemptsFailed) => {
-                    return Err(NOT_A_CONTINUATION);
-                }
-                JoinAction::Refuse(reason) => return Err(NotContinued::GiveUp(reason)),
             }
             from = event.end;
             partial.clear();
@@ -156,6 +138,45 @@ pub async fn begin(
         if held > FREE && !charge.resize(memory, held, Purpose::Event) {
             return Err(NotContinued::GiveUp(ContinuationReason::NoMemory));
         }
+    }
+}
+
+/// What an event before the continuation is.
+enum Opening {
+    /// Nothing that the client lacks.
+    Skip,
+    /// A token that the client has, or the model's reasoning: the server is working.
+    SkipToken,
+    /// The first event that the client lacks.
+    Begin,
+}
+
+/// What `event` is, as long as the response may still continue the stream.
+fn opening(
+    api: Api,
+    event: &Event<'_>,
+    sent: &Sent,
+    resumption: Resumption,
+) -> Result<Opening, NotContinued> {
+    match tail_meaning(api, event) {
+        Tail::Nothing => {}
+        Tail::Error { code } => {
+            let cause = Cause::of_error_event(code);
+            return Err(NotContinued::TryNext(
+                cause.unwrap_or(Cause::NoContinuation),
+            ));
+        }
+        Tail::Terminal => return Err(NOT_A_CONTINUATION),
+    }
+    if !event.has_data {
+        return Ok(Opening::Skip);
+    }
+    match sent.opening(resumption, event.data) {
+        JoinAction::Skip { token: true } => Ok(Opening::SkipToken),
+        JoinAction::Skip { token: false } => Ok(Opening::Skip),
+        JoinAction::Begin => Ok(Opening::Begin),
+        JoinAction::Refuse(ContinuationReason::AttemptsFailed) => Err(NOT_A_CONTINUATION),
+        JoinAction::Refuse(reason) => Err(NotContinued::GiveUp(reason)),
     }
 }
 

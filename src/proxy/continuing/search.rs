@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::begin::{NotContinued, begin};
+use http::HeaderValue;
+
+use super::begin::{Continuation, NotContinued, begin};
 use super::order::Order;
 use super::{Joined, PreparedContinuation, Source};
 use crate::continuation::{Capability, ContinuationReason, Resumption, Sent};
@@ -142,13 +144,8 @@ impl<O: OldBackend> Source<O> {
         };
         let body = prepared.body.for_retry();
         let body = body.ok_or(NotContinued::GiveUp(ContinuationReason::BodyNotKept))?;
-        let mut head = Arc::clone(&prepared.head);
         let traceparent = exchange.asks_to_continue(target.generation(), prepared.cause, tokens);
-        if let Some(traceparent) = traceparent {
-            Arc::make_mut(&mut head)
-                .headers
-                .insert(TRACEPARENT, traceparent);
-        }
+        let head = traced(&prepared.head, traceparent);
         let now = Instant::now();
         let limit = prepared.snapshot.plan.failover.first_event_timeout;
         let until = limit.map(|limit| now + limit);
@@ -200,16 +197,7 @@ impl<O: OldBackend> Source<O> {
                 if until.is_some() {
                     endpoint.succeeded(now);
                 }
-                Ok(Joined {
-                    first: begun.first,
-                    body: begun.body,
-                    endpoint: Arc::clone(endpoint),
-                    generation: target.generation(),
-                    hidden: begun.hidden,
-                    resumption: prepared.resumption,
-                    comment: prepared.snapshot.plan.failover.continuation.comment,
-                    skipped: begun.skipped,
-                })
+                Ok(joined(begun, prepared, target, endpoint))
             }
             Err(refused) => {
                 if let Some(failure) = refused.endpoint_failure() {
@@ -218,5 +206,35 @@ impl<O: OldBackend> Source<O> {
                 Err(refused)
             }
         }
+    }
+}
+
+/// The head of a further attempt, with the `traceparent` of its own span.
+fn traced(head: &Arc<Head>, traceparent: Option<HeaderValue>) -> Arc<Head> {
+    let mut head = Arc::clone(head);
+    if let Some(traceparent) = traceparent {
+        Arc::make_mut(&mut head)
+            .headers
+            .insert(TRACEPARENT, traceparent);
+    }
+    head
+}
+
+/// The stream as `endpoint` continues it.
+fn joined(
+    begun: Continuation,
+    prepared: &PreparedContinuation,
+    target: Target,
+    endpoint: &Arc<Endpoint>,
+) -> Joined {
+    Joined {
+        first: begun.first,
+        body: begun.body,
+        endpoint: Arc::clone(endpoint),
+        generation: target.generation(),
+        hidden: begun.hidden,
+        resumption: prepared.resumption,
+        comment: prepared.snapshot.plan.failover.continuation.comment,
+        skipped: begun.skipped,
     }
 }

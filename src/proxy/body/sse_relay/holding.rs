@@ -4,13 +4,44 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{MAX_EVENT, SseRelay};
+use super::{MAX_EVENT, SseRelay, Stop, Taken};
 use crate::continuation::ContinuationReason;
 use crate::memory::{FREE, Purpose, cost};
 use crate::proxy::exchange::Exchange;
 use crate::sse::Decoder;
 
 impl SseRelay {
+    /// Forwards the complete events of a slice, and holds the beginning of the next one. `rest` begins where `out` ends, and
+    /// ends with the last complete event.
+    #[inline]
+    pub(super) fn pass_on(
+        &mut self,
+        data: &Bytes,
+        rest: Range<usize>,
+        out: &mut Vec<u8>,
+        taken: &mut Taken,
+        exchange: &mut Exchange,
+    ) {
+        let rewrites = self.is_joined() || self.openings.must_rewrite(self.api);
+        let mut boundary = self.decoder.boundary();
+        if rewrites && self.quiet() {
+            taken.stop = Some(Stop::TooLong);
+            boundary = rest.end;
+        }
+        let ready = rest.start..boundary.max(rest.start);
+        taken.committed |= self.settle(data, ready, out, &mut taken.forward, exchange);
+        if taken.committed {
+            self.openings.settled();
+        }
+        if taken.stop.is_none() && !self.charge_held(exchange) {
+            if rewrites {
+                taken.stop = Some(Stop::NoMemory);
+            } else {
+                taken.committed |= self.give_up(&mut taken.forward, exchange);
+            }
+        }
+    }
+
     /// Returns the held events: they were held long enough.
     pub fn release(&mut self) -> Bytes {
         self.hold.released = true;
