@@ -22,13 +22,14 @@ use self::connection::{OpenStreams, StreamGuard};
 use self::on_demand::{ContinueExpected, OnDemand, continue_response, expectation};
 use super::limits::Limits;
 use super::linger;
-use super::refusal::Refusal;
+use super::refusal::{NO_MEMORY, Refusal};
 use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::{Budget, Charge, Purpose};
 use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Proxy, Rejected, SplitBody, TimedBody};
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::h2::{
     Broken, CountedTransport, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, head_size, prepare,
+    waiting_charge,
 };
 use crate::transport::reclaimable::Reclaimable;
 use crate::transport::write_timeout::{UNREAD, WriteLimit, WriteTimeout};
@@ -121,6 +122,15 @@ pub async fn run<O: OldBackend>(
     }
 }
 
+/// The result of waiting for a client to take earlier response heads.
+enum HeadRoom {
+    Given,
+    /// The client has reset the stream.
+    Cancelled,
+    /// The memory budget has no room for a head that waits.
+    NoMemory,
+}
+
 /// Sends the response to one request.
 struct Stream {
     respond: SendResponse<Bytes>,
@@ -154,8 +164,16 @@ impl Stream {
         let (mut head, body) = response.into_parts();
         prepare(&mut head.headers, &body);
         let ends = body.is_end_stream();
-        if !self.has_room_for(&head.headers).await {
-            return self.guard.cancelled();
+        let memory = Arc::clone(&body.memory);
+        match self.room_for(&head.headers, &memory).await {
+            HeadRoom::Given => {}
+            HeadRoom::Cancelled => return self.guard.cancelled(),
+            HeadRoom::NoMemory => {
+                let mut body = body.body;
+                body.because(NO_MEMORY.message);
+                body.not_delivered();
+                return self.respond.send_reset(Reason::ENHANCE_YOUR_CALM);
+            }
         }
         let response = Response::from_parts(head, ());
         // An error means that the client or its connection is gone.
@@ -164,21 +182,24 @@ impl Stream {
         };
         if !ends {
             let sending = Sending::new(stream, body, Reason::INTERNAL_ERROR);
-            let sending = sending.limited_by(&self.traffic);
+            let sending = sending.limited_by(&self.traffic, &memory);
             self.send(sending).await;
         }
     }
 
-    /// Waits until the connection takes a response head. Returns false if the client resets the stream first.
-    async fn has_room_for(&mut self, fields: &HeaderMap) -> bool {
+    /// Waits until the connection takes a response head, which is charged meanwhile.
+    async fn room_for(&mut self, fields: &HeaderMap, memory: &Arc<Budget>) -> HeadRoom {
         let size = head_size(fields);
         if self.traffic.takes_head(size) {
-            return true;
+            return HeadRoom::Given;
         }
+        let Some(_charge) = waiting_charge(fields, memory) else {
+            return HeadRoom::NoMemory;
+        };
         let mut room = std::pin::pin!(self.traffic.head_room(size));
         std::future::poll_fn(|cx| match self.respond.poll_reset(cx) {
-            Poll::Ready(_) => Poll::Ready(false),
-            Poll::Pending => room.as_mut().poll(cx).map(|()| true),
+            Poll::Ready(_) => Poll::Ready(HeadRoom::Cancelled),
+            Poll::Pending => room.as_mut().poll(cx).map(|()| HeadRoom::Given),
         })
         .await
     }

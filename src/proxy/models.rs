@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_MODIFIED_SINCE,
-    IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+    ACCEPT_ENCODING, ACCEPT_RANGES, AGE, CONNECTION, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE, TRAILER,
+    UPGRADE,
 };
 use http::{Response, StatusCode};
 
@@ -28,24 +29,30 @@ use crate::upstream::{AnsweredBy, FailFast, Head, Outgoing, SendOptions, Upstrea
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
 
-/// What would make a response compressed, conditional or partial (RFC 9110 §12.5.3, §13.1, §14.2).
-const NOT_FOR_LISTS: [HeaderName; 7] = [
+/// What would make a response compressed, conditional, partial, or a tunnel (RFC 9110 §12.5.3, §13.1, §14.2, §7.8).
+const NOT_FOR_LISTS: [HeaderName; 9] = [
     ACCEPT_ENCODING,
+    CONNECTION,
     IF_MATCH,
     IF_MODIFIED_SINCE,
     IF_NONE_MATCH,
     IF_RANGE,
     IF_UNMODIFIED_SINCE,
     RANGE,
+    UPGRADE,
 ];
 
-/// What describes the body of one generation, and is wrong for the union (RFC 9110 §8.6, §8.8, §14.3, RFC 9530).
-const OF_ONE_LIST: [HeaderName; 6] = [
+/// What describes the body of one generation, and is wrong for the union (RFC 9110 §8.6, §8.8, §14.3, RFC 9111 §5.1, RFC 9530).
+const OF_ONE_LIST: [HeaderName; 10] = [
+    AGE,
     CONTENT_LENGTH,
+    TRAILER,
     ETAG,
     LAST_MODIFIED,
     ACCEPT_RANGES,
     HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
     HeaderName::from_static("repr-digest"),
 ];
 

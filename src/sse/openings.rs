@@ -239,10 +239,13 @@ impl SentOpenings {
 
     /// Maps the IDs of the current stream to those that the client knows from the first one.
     fn learn_ids(&mut self, start: &Start) {
-        let known = self.sent.iter().find(|sent| sent.shares_ids(start));
-        let Some(known) = known else { return };
-        for (own, known) in [(&start.id, &known.id), (&start.call_id, &known.call_id)] {
-            if let (Some(own), Some(known)) = (own, known)
+        type IdOf = fn(&Start) -> Option<&Box<str>>;
+        let pairs: [IdOf; 2] = [|start| start.id.as_ref(), |start| start.call_id.as_ref()];
+        for id_of in pairs {
+            let sent = { self.sent.iter() }.filter(|sent| sent.shares_ids(start));
+            // An empty ID is none: some gateways send an event without values first.
+            let known = { sent.filter_map(id_of) }.find(|id| !id.is_empty());
+            if let (Some(own), Some(known)) = (id_of(start), known)
                 && own != known
                 && self.ids.len() < MAX_EVENTS
                 && self.ids.iter().all(|(id, _)| id != own)

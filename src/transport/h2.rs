@@ -29,7 +29,7 @@ use http_body::Body;
 use tokio::time::{Instant, Sleep};
 
 use self::queue::Queue;
-use crate::memory::{Budget, FREE};
+use crate::memory::{Budget, Charge, FREE, Purpose, fields_size, holding_cost};
 
 pub use self::counted::CountedTransport;
 pub use self::error::Http2Error;
@@ -81,6 +81,15 @@ pub fn head_size(fields: &HeaderMap) -> usize {
     usize::try_from(field_list_size(fields)).unwrap_or(usize::MAX)
 }
 
+/// The charge for a header block that waits until the connection takes it; `None` if the budget has no room for it.
+#[must_use]
+pub fn waiting_charge(fields: &HeaderMap, memory: &Arc<Budget>) -> Option<Charge> {
+    // The text that its values share, and their map.
+    let held = holding_cost(2 * fields_size(fields));
+    let mut charge = Charge::default();
+    charge.resize(memory, held, Purpose::Head).then_some(charge)
+}
+
 /// The length of a body in bytes, if its head announces it.
 fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
@@ -110,8 +119,8 @@ pub struct Sending<B> {
     queue: Option<Queue>,
     /// Whether the chunk is charged to the memory budget. Small ones are not.
     is_charged: bool,
-    /// The connection, if it limits the header blocks that it is given.
-    traffic: Option<Arc<Traffic>>,
+    /// The connection, if it limits the header blocks that it is given, and the budget for those that wait.
+    limited: Option<(Arc<Traffic>, Arc<Budget>)>,
     /// Trailers that wait until the connection has written earlier header blocks.
     trailers: Option<WaitingTrailers>,
 }
@@ -119,6 +128,15 @@ pub struct Sending<B> {
 struct WaitingTrailers {
     fields: HeaderMap,
     room: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _charge: Charge,
+}
+
+/// Whether a connection takes trailers.
+enum TrailerRoom {
+    Given(HeaderMap),
+    Waiting(WaitingTrailers),
+    /// They would have to wait, and the memory budget has no room for them.
+    NoMemory,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
@@ -131,15 +149,15 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
             broken,
             queue: None,
             is_charged: false,
-            traffic: None,
+            limited: None,
             trailers: None,
         }
     }
 
-    /// Sends trailers once the connection with this traffic has written earlier header blocks.
+    /// Sends trailers once the connection with this traffic has written earlier header blocks, and charges them meanwhile.
     #[must_use]
-    pub fn limited_by(mut self, traffic: &Arc<Traffic>) -> Self {
-        self.traffic = Some(Arc::clone(traffic));
+    pub fn limited_by(mut self, traffic: &Arc<Traffic>, memory: &Arc<Budget>) -> Self {
+        self.limited = Some((Arc::clone(traffic), Arc::clone(memory)));
         self
     }
 
@@ -179,14 +197,24 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         sent.map_or(Sent::Cancelled, |()| Sent::Complete)
     }
 
-    /// Waits until the connection takes these trailers; `None` if it does now.
-    fn room_for(&self, fields: &HeaderMap) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        let traffic = self.traffic.clone()?;
-        let size = head_size(fields);
+    /// Whether the connection takes these trailers now.
+    fn room_for(&self, fields: HeaderMap) -> TrailerRoom {
+        let Some((traffic, memory)) = &self.limited else {
+            return TrailerRoom::Given(fields);
+        };
+        let size = head_size(&fields);
         if traffic.takes_head(size) {
-            return None;
+            return TrailerRoom::Given(fields);
         }
-        Some(Box::pin(async move { traffic.head_room(size).await }))
+        let Some(charge) = waiting_charge(&fields, memory) else {
+            return TrailerRoom::NoMemory;
+        };
+        let traffic = Arc::clone(traffic);
+        TrailerRoom::Waiting(WaitingTrailers {
+            fields,
+            room: Box::pin(async move { traffic.head_room(size).await }),
+            _charge: charge,
+        })
     }
 
     /// Sends what can be sent.
@@ -243,10 +271,14 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                     }
                     Err(frame) => {
                         if let Ok(fields) = frame.into_trailers() {
-                            match self.room_for(&fields) {
-                                None => return Poll::Ready(self.send_trailers(fields)),
-                                Some(room) => {
-                                    self.trailers = Some(WaitingTrailers { fields, room })
+                            match self.room_for(fields) {
+                                TrailerRoom::Given(fields) => {
+                                    return Poll::Ready(self.send_trailers(fields));
+                                }
+                                TrailerRoom::Waiting(waiting) => self.trailers = Some(waiting),
+                                TrailerRoom::NoMemory => {
+                                    self.stream.send_reset(Reason::ENHANCE_YOUR_CALM);
+                                    return Poll::Ready(Sent::Cancelled);
                                 }
                             }
                         }

@@ -43,3 +43,4 @@ mod split;
 mod stream;
 mod tls;
 mod tracing;
+mod unread_heads;

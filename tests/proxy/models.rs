@@ -71,7 +71,14 @@ async fn the_list_is_that_of_old_byte_for_byte_while_new_has_no_share() {
 async fn the_union_is_neither_conditional_nor_described_by_fields_of_one_list() {
     let list = |id: &'static str| {
         Upstream::start(move |received| {
-            for name in ["if-match", "if-none-match", "range", "accept-encoding"] {
+            for name in [
+                "if-match",
+                "if-none-match",
+                "range",
+                "accept-encoding",
+                "upgrade",
+                "connection",
+            ] {
                 assert_eq!(received.header(name), None, "{name}");
             }
             let body = format!(r#"{{"object":"list","data":[{{"id":"{id}"}}]}}"#);
@@ -83,6 +90,7 @@ async fn the_union_is_neither_conditional_nor_described_by_fields_of_one_list() 
                 ("last-modified", "Sun, 29 Nov 2026 08:00:00 GMT"),
                 ("accept-ranges", "bytes"),
                 ("content-digest", "sha-256=:AA==:"),
+                ("age", "7"),
                 ("x-by", id),
             ];
             Script::new().head(200, &fields).raw(body)
@@ -96,13 +104,20 @@ async fn the_union_is_neither_conditional_nor_described_by_fields_of_one_list() 
         ("if-none-match", "\"1\""),
         ("range", "bytes=0-3"),
         ("accept-encoding", "gzip"),
-        ("connection", "close"),
+        ("upgrade", "websocket"),
+        ("connection", "close, upgrade"),
     ];
     client.get(MODELS, &conditional).await;
     let response = client.response().await;
     assert_eq!(response.status, 200);
     assert_eq!(ids(&response), ["only-new", "only-old"]);
-    for name in ["etag", "last-modified", "accept-ranges", "content-digest"] {
+    for name in [
+        "etag",
+        "last-modified",
+        "accept-ranges",
+        "content-digest",
+        "age",
+    ] {
         assert_eq!(response.header(name), None, "{name}");
     }
     assert_eq!(response.header("x-by"), Some("only-old"));

@@ -13,9 +13,10 @@ use http::{HeaderMap, StatusCode, Version};
 use http_body::{Body, Frame};
 use tokio::io::AsyncWrite;
 
+use super::super::refusal::NO_MEMORY;
 use super::ClientGone;
 use crate::http1::{self, Framing};
-use crate::memory::{Budget, Charge, FREE, cost};
+use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::proxy::SplitBody;
 use crate::transport::with_write_buffer;
 use crate::transport::write_timeout::WriteTimeout;
@@ -185,7 +186,12 @@ impl Outbound {
                     chunk_end: b"",
                 };
                 let waits = self.gather(cx, body, &mut batch);
-                self.write(cx, transport, &batch)?;
+                if !self.write(cx, transport, &batch)? {
+                    body.because(NO_MEMORY.message);
+                    body.not_delivered();
+                    self.end = Some(End::Cut);
+                    return Ok(false);
+                }
                 Ok(waits)
             })?;
             if waits && self.pending.is_empty() {
@@ -264,13 +270,13 @@ impl Outbound {
         });
     }
 
-    /// Writes a batch. Bytes that the socket does not accept stay pending.
+    /// Writes a batch. Bytes that the socket does not accept stay pending. Returns false if the memory budget has no room for them.
     fn write(
         &mut self,
         cx: &mut Context<'_>,
         transport: &mut WriteTimeout,
         batch: &Batch<'_>,
-    ) -> Result<(), ClientGone> {
+    ) -> Result<bool, ClientGone> {
         let mut pieces = [&batch.composed[..], &batch.large, batch.chunk_end].map(IoSlice::new);
         let count = match (batch.large.len(), batch.chunk_end.len()) {
             (0, _) => 1,
@@ -291,19 +297,20 @@ impl Outbound {
                 Poll::Ready(Ok(length)) => IoSlice::advance_slices(&mut left, length),
                 Poll::Pending => {
                     let length = left.iter().map(|piece| piece.len()).sum();
+                    // The data has already been read.
+                    let held = holding_cost(length);
+                    if !self.charge.overdraw(&self.memory, held, Purpose::Answer) {
+                        return Ok(false);
+                    }
                     self.pending.reserve_exact(length);
                     for piece in left {
                         self.pending.extend_from_slice(piece);
-                    }
-                    if length > FREE {
-                        // The data has already been read, so it is charged even beyond the limit.
-                        self.charge.force(&self.memory, cost(length));
                     }
                     break;
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

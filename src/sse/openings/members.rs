@@ -33,7 +33,7 @@ fn given<'de, D: serde::Deserializer<'de>>(
 }
 
 impl Members {
-    /// Learns missing values from the data of an event.
+    /// Learns missing values from the data of an event. Empty ones are missing: some gateways send an event without values first.
     pub(super) fn learn(&mut self, data: &[u8]) {
         let members: Parsed<'_> = serde_json::from_slice(data).unwrap_or_default();
         for (known, value) in [
@@ -42,9 +42,12 @@ impl Members {
             (&mut self.system_fingerprint, members.system_fingerprint),
         ] {
             let text = value.map(RawValue::get);
-            let is_scalar = |text: &&str| !text.starts_with(['{', '[']) && text.len() <= MAX_VALUE;
+            let is_kept = |text: &&str| {
+                let is_scalar = !text.starts_with(['{', '[']) && text.len() <= MAX_VALUE;
+                is_scalar && !matches!(*text, "\"\"" | "0")
+            };
             if known.is_none() {
-                *known = text.filter(is_scalar).map(Box::from);
+                *known = text.filter(is_kept).map(Box::from);
             }
         }
     }

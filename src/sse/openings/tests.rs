@@ -185,6 +185,28 @@ fn repeated_ids_are_rewritten_to_those_of_the_first_part() {
 }
 
 #[test]
+fn empty_values_of_the_first_part_are_replaced_by_those_of_the_second() {
+    let empty =
+        json!({"id": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []});
+    let event = |delta: Value| {
+        let choices = json!([{"index": 0, "delta": delta}]);
+        framed(&json!({"id": "c1", "created": 7, "model": "m", "choices": choices}))
+    };
+    let mut openings = Openings::default();
+    openings.sent_all(Api::Chat, &framed(&empty));
+    openings.next_stream();
+    let role = event(json!({"role": "assistant"}));
+    assert_eq!(
+        classified(&mut openings, Api::Chat, &role),
+        Opening::Forward
+    );
+    for bytes in [role, event(json!({"content": "text"}))] {
+        let bytes = Bytes::from(bytes);
+        assert_eq!(openings.rewritten(Api::Chat, bytes.clone()), bytes);
+    }
+}
+
+#[test]
 fn unchanged_data_is_not_copied() {
     let mut openings = Openings::default();
     let bytes = Bytes::from(framed(&stream(Api::Responses, "a")[0]));
