@@ -16,8 +16,10 @@ const README: &str = include_str!("../../README.md");
 const PAGES: &str = concat!(
     include_str!("../../docs/behaviour.md"),
     include_str!("../../docs/failures.md"),
+    include_str!("../../docs/continuation.md"),
     include_str!("../../docs/plans.md"),
     include_str!("../../docs/controller.md"),
+    include_str!("../../docs/deleting-old.md"),
     include_str!("../../docs/observability.md"),
 );
 const METRICS: &str = include_str!("../../src/telemetry/metrics/names.rs");
