@@ -137,8 +137,11 @@ fn rows(schema: &Value, path: &str, out: &mut String) {
             "| `{path}` | {kind} | {default} | {} |",
             cell(description)
         );
-        rows(field, &path, out);
-        rows(&field["items"], &format!("{path}[]"), out);
+        // Its fields are for the controller only.
+        if path != "status.memory" {
+            rows(field, &path, out);
+            rows(&field["items"], &format!("{path}[]"), out);
+        }
     }
 }
 
