@@ -43,12 +43,27 @@ pub enum Error {
     /// It rejected the request because of a missing permission, which its message names.
     #[error("cannot {what}: {message}")]
     Forbidden { what: String, message: String },
-    #[error("cannot {what}: cannot reach the API server: {cause}")]
-    Unreachable { what: String, cause: String },
+    #[error("cannot {what}: cannot reach the API server{}: {cause}", place(.server))]
+    Unreachable {
+        what: String,
+        /// Its address and the context, if known.
+        server: String,
+        cause: String,
+    },
+    #[error(
+        "cannot {what}: the API server{} does not accept the credentials: {message}", place(.server)
+    )]
+    Unauthorized {
+        what: String,
+        server: String,
+        message: String,
+    },
     /// Its response cannot be read.
     #[error("cannot {what}: {cause}")]
     Api { what: String, cause: String },
-    #[error("no update found in namespace {0}")]
+    #[error(
+        "no update found in namespace {0}: choose another one with -n; `kubectl get duc --all-namespaces` lists all updates"
+    )]
     NoUpdate(String),
     #[error(
         "there is no update {name} in namespace {namespace}; `kubectl get duc --all-namespaces` lists all updates"
@@ -56,7 +71,9 @@ pub enum Error {
     NoSuchUpdate { name: String, namespace: String },
     #[error("{one} and {other} analyse new with different margins: set the margins with flags")]
     DifferentMargins { one: String, other: String },
-    #[error("no rollout found in namespace {0}")]
+    #[error(
+        "no rollout found in namespace {0}: choose another one with -n; `kubectl get dro --all-namespaces` lists all rollouts"
+    )]
     NoRollout(String),
     #[error(
         "there is no rollout {name} in namespace {namespace}; `kubectl get dro --all-namespaces` lists all rollouts"
@@ -73,11 +90,29 @@ pub enum Error {
     Conflict(String),
 }
 
+/// A server in the middle of a sentence.
+fn place(server: &str) -> String {
+    match server {
+        "" => String::new(),
+        server => format!(" {server}"),
+    }
+}
+
 /// The error of a request to the API server, with what was attempted. The texts contain parts of objects and responses, whose line
 /// breaks must not look like those of this program.
 fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
-    let what = escaped(what);
+    api_of("", what)
+}
+
+/// The same with the address of the API server and the context.
+fn api_of(server: &str, what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
+    let (server, what) = (server.to_owned(), escaped(what));
     move |error| match error {
+        kube::Error::Api(status) if status.code == 401 => Error::Unauthorized {
+            what,
+            server,
+            message: escaped(&status.message),
+        },
         kube::Error::Api(status) if status.code == 403 => Error::Forbidden {
             what,
             message: escaped(&status.message),
@@ -92,6 +127,7 @@ fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
         },
         kube::Error::Service(error) => Error::Unreachable {
             what,
+            server,
             cause: escaped(&root_cause(&*error)),
         },
         error => Error::Api {

@@ -51,7 +51,7 @@ impl Connection {
     pub async fn open(namespace: Option<&str>) -> Result<Self, Error> {
         // An error means that the process has already installed a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut config = load_config(None, None).await.map_err(Error::Unknown)?;
+        let mut config = load_config(None, None).await.map_err(Error::Unknown)?.0;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(READ_TIMEOUT);
         // The default retry would hide an unavailable API server, eventually for a quarter of an hour. Callers retry

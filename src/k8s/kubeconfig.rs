@@ -66,14 +66,14 @@ impl From<KubeconfigError> for ConfigError {
 }
 
 /// Loads the file at `path`, by default `$KUBECONFIG` or `~/.kube/config`. Without a file, and if none was chosen, uses the
-/// service account of this pod.
+/// service account of this pod. Also returns the name of the context.
 ///
 /// # Errors
 /// If there is none, or it cannot be used.
 pub async fn load_config(
     path: Option<&PathBuf>,
     context: Option<&str>,
-) -> Result<Config, ConfigError> {
+) -> Result<(Config, Option<String>), ConfigError> {
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
         ..KubeConfigOptions::default()
@@ -86,7 +86,10 @@ pub async fn load_config(
         Ok(config) => Ok(config),
         Err(error) if path.is_some() || context.is_some() => Err(error),
         // Outside of a pod, the missing service account is not the problem.
-        Err(error) => Config::incluster().map_err(|_| error),
+        Err(error) => match Config::incluster() {
+            Ok(config) => Ok((config, None)),
+            Err(_) => Err(error),
+        },
     }
 }
 
@@ -117,7 +120,12 @@ fn read_default() -> Result<Kubeconfig, ConfigError> {
 
 /// The configuration for the chosen context. The library would read an endless file that a kubeconfig names until the memory is
 /// full, and panic for a token that is not allowed in a header.
-async fn from_file(file: Kubeconfig, options: &KubeConfigOptions) -> Result<Config, ConfigError> {
+async fn from_file(
+    file: Kubeconfig,
+    options: &KubeConfigOptions,
+) -> Result<(Config, Option<String>), ConfigError> {
+    let context = { options.context.as_ref() }.or(file.current_context.as_ref());
+    let context = context.cloned();
     if let Some(path) = authority(&file, options) {
         read_named(path)?;
     }
@@ -130,7 +138,7 @@ async fn from_file(file: Kubeconfig, options: &KubeConfigOptions) -> Result<Conf
         read_named(path)?;
     }
     check_token(user)?;
-    Ok(config)
+    Ok((config, context))
 }
 
 /// The file with the certificate authority of the chosen context, if there is one.

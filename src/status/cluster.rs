@@ -12,8 +12,8 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{
-    Change, ComparisonAnswer, Error, EventRecord, RolloutVerb, StatusReport, Verb, api, change,
-    port_forward,
+    Change, ComparisonAnswer, Error, EventRecord, RolloutVerb, StatusReport, Verb, api_of, change,
+    escaped, port_forward,
 };
 use crate::error_chain::error_chain;
 use crate::k8s::load_config;
@@ -51,6 +51,8 @@ pub struct ClusterOptions {
 pub struct Cluster {
     client: Client,
     namespace: String,
+    /// The address of the API server and the context, for messages.
+    server: String,
 }
 
 impl Cluster {
@@ -62,14 +64,24 @@ impl Cluster {
         // An error means that the process has already chosen a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let loaded = load_config(choice.kubeconfig.as_ref(), choice.context.as_deref()).await;
-        let mut config = loaded.map_err(|error| Error::Config(error.into()))?;
+        let (mut config, context) = loaded.map_err(|error| Error::Config(error.into()))?;
+        let context = context.map(|name| format!(" (context '{}')", escaped(&name)));
+        let server = format!(
+            "{}{}",
+            escaped(&config.cluster_url.to_string()),
+            context.unwrap_or_default()
+        );
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(READ);
         config.default_retry = false;
         let namespace = choice.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Error::Config(error.into()))?;
-        Ok(Self { client, namespace })
+        Ok(Self {
+            client,
+            namespace,
+            server,
+        })
     }
 
     #[must_use]
@@ -229,7 +241,11 @@ impl Cluster {
             match self.resources::<K>().patch(name, &parameters, &patch).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(api(&format!("change the {kind} {name}"))(error)),
+                Err(error) => {
+                    return Err(api_of(&self.server, &format!("change the {kind} {name}"))(
+                        error,
+                    ));
+                }
             }
             let now = read(self, name).await?;
             if now.meta().uid != shown.meta().uid || changes_to(&now) != changes {
@@ -242,7 +258,8 @@ impl Cluster {
 
     async fn list<K: EditableResource>(&self, what: &str) -> Result<Vec<K>, Error> {
         let list = self.resources().list(&ListParams::default()).await;
-        list.map(|list| list.items).map_err(api(what))
+        list.map(|list| list.items)
+            .map_err(api_of(&self.server, what))
     }
 
     /// The resource of this name, or `none` if there is none.
@@ -255,7 +272,7 @@ impl Cluster {
         let found = self.resources().get(name).await;
         found.map_err(|error| match error {
             kube::Error::Api(status) if status.code == 404 && status.details.is_some() => none,
-            error => api(what)(error),
+            error => api_of(&self.server, what)(error),
         })
     }
 
@@ -267,7 +284,7 @@ impl Cluster {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let about = format!("involvedObject.kind=DynamoUpdateConfig,involvedObject.name={name}");
         let list = events.list(&ListParams::default().fields(&about)).await;
-        let list = list.map_err(api("list the events"))?;
+        let list = list.map_err(api_of(&self.server, "list the events"))?;
         let mut events: Vec<EventRecord> = list.items.into_iter().map(event_record).collect();
         events.sort_by(|one, other| one.at.cmp(&other.at));
         Ok(events)

@@ -484,6 +484,10 @@ fn a_token_that_no_header_can_hold_is_reported_and_not_shown() {
     std::fs::write(folder.path().join("token"), "hunter2\n").unwrap();
     let text = status("    tokenFile: token\n");
     assert!(text.contains("Connection refused"), "{text}");
+    assert!(
+        text.contains("cannot reach the API server http://127.0.0.1:1/ (context 'c'): "),
+        "{text}"
+    );
 }
 
 #[test]
