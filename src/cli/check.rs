@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::manifest_file::read_bytes;
+use super::manifest_file::{decode, read_bytes};
 use super::output::print;
 use crate::files::explain;
 use crate::printable::{printable, write_json_pretty};
@@ -73,9 +73,7 @@ impl CheckArgs {
 }
 
 fn check(path: &Path) -> Vec<Checked<'_>> {
-    let bytes = read_bytes(path, MAX_BYTES);
-    let text = bytes
-        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned()));
+    let text = read_bytes(path, MAX_BYTES).and_then(decode);
     let reports = match text {
         Ok(text) => resource::check(&text).into_iter().map(Ok).collect(),
         Err(message) => vec![Err(Problems::one("", message))],

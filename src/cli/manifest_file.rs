@@ -41,12 +41,17 @@ pub(super) fn read_bytes(path: &Path, most: usize) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn decode(bytes: Vec<u8>) -> Result<String, String> {
+/// The text in the bytes of a file.
+pub(super) fn decode(bytes: Vec<u8>) -> Result<String, String> {
+    let is_utf_16 = bytes.starts_with(b"\xff\xfe")
+        || bytes.starts_with(b"\xfe\xff")
+        // ASCII without a mark.
+        || matches!(bytes.as_slice(), [0, 1..=255, ..] | [1..=255, 0, ..]);
+    if is_utf_16 {
+        return Err("is UTF-16, as PowerShell writes it: save it as UTF-8".to_owned());
+    }
     String::from_utf8(bytes).map_err(|error| {
         let bytes = error.as_bytes();
-        if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
-            return "is UTF-16, as PowerShell writes it: save it as UTF-8".to_owned();
-        }
         let before = &bytes[..error.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         format!("line {line} is not UTF-8: save the file as UTF-8")

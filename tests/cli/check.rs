@@ -277,10 +277,17 @@ fn check_reads_standard_input_and_prints_json() {
     }
     let (status, stdout, stderr) = fed(&["check", "-"], b"\xff");
     assert_eq!((status, stdout.as_str()), (Some(1), ""));
-    assert!(stderr.contains("-: is not UTF-8 text"), "{stderr}");
+    assert!(
+        stderr.contains("-: line 1 is not UTF-8: save the file as UTF-8"),
+        "{stderr}"
+    );
+    for utf_16 in [&b"\xff\xfea\0"[..], b"\xfe\xff\0a", b"a\0b\0", b"\0a\0b"] {
+        let (_, _, stderr) = fed(&["check", "-"], utf_16);
+        assert!(stderr.contains("-: is UTF-16"), "{stderr}");
+    }
     let (status, stdout, stderr) = fed(&["check", "-", "-o", "json"], b"\xff");
     assert_eq!((status, stderr.as_str()), (Some(1), ""));
-    assert!(stdout.contains("is not UTF-8 text"), "{stdout}");
+    assert!(stdout.contains("line 1 is not UTF-8"), "{stdout}");
     let (status, _, stderr) = fed(&["check", "-", "-o", "xml"], b"");
     assert!(status == Some(2) && stderr.contains("xml"), "{stderr}");
 }
