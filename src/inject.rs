@@ -8,6 +8,7 @@ mod defaults;
 mod documents;
 mod edit;
 mod emit;
+mod image;
 mod live;
 mod manifests;
 mod options;
@@ -16,6 +17,7 @@ mod pod;
 mod policies;
 mod rbac;
 mod record;
+mod resources;
 mod run;
 mod server;
 mod services;
@@ -32,6 +34,7 @@ pub use self::options::Options;
 use self::path::Path;
 pub use self::rbac::rbac;
 pub use self::record::ANNOTATION;
+pub use self::resources::{cpu, memory};
 use self::run::Run;
 pub use self::workload::shown;
 
@@ -203,7 +206,7 @@ pub fn is_dynamo_frontend(object: &serde_json::Value) -> bool {
 /// If a frontend cannot be edited (then nothing is), or if there is none.
 pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Report, Error> {
     let requested = options.image.as_deref().or(image);
-    if let Some(image) = requested.filter(|image| !is_image(image)) {
+    if let Some(image) = requested.filter(|name| !image::is_valid(name)) {
         let image = image.to_owned();
         return Err(Error::BadImage { image });
     }
@@ -220,15 +223,6 @@ pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Repo
         }),
         false => Ok(report),
     }
-}
-
-/// Whether a registry can contain an image with this name.
-fn is_image(name: &str) -> bool {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
-    name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
-        && name.chars().all(is_allowed)
-        // Not a URL.
-        && !name.contains("//")
 }
 
 /// Removes crossfade from everything in `text` to which [`inject`] added it.

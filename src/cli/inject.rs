@@ -74,6 +74,15 @@ pub struct InjectArgs {
     /// How long open streams have to finish when a pod is deleted [default: 870]
     #[arg(long, value_name = "DURATION", value_parser = grace)]
     drain: Option<u64>,
+    /// The CPU that the sidecar requests [default: 500m, or --cpu-limit if that is less]
+    #[arg(long, value_name = "QUANTITY", value_parser = inject::cpu)]
+    cpu_request: Option<String>,
+    /// The CPU limit of the sidecar, such as `2`; without one, it may use idle CPU of its node [default: none]
+    #[arg(long, value_name = "QUANTITY", value_parser = inject::cpu)]
+    cpu_limit: Option<String>,
+    /// The memory that the sidecar requests, at most its limit of 1Gi [default: 128Mi]
+    #[arg(long, value_name = "QUANTITY", value_parser = inject::memory)]
+    memory_request: Option<String>,
     /// Replace the preStop hook of the frontend, if it has one
     #[arg(long)]
     replace_pre_stop: bool,
@@ -117,6 +126,9 @@ impl InjectArgs {
             health: self.health.clone(),
             deployment: self.deployment.clone(),
             drain: self.drain,
+            cpu_request: self.cpu_request.clone(),
+            cpu_limit: self.cpu_limit.clone(),
+            memory_request: self.memory_request.clone(),
             replace_pre_stop: self.replace_pre_stop,
         };
         self.manifest

@@ -32,6 +32,13 @@ pub struct Options {
     /// How long open streams may take to end when a pod is deleted, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<u64>,
+    /// The CPU and the memory that crossfade requests, and the limit of its CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_request: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_request: Option<String>,
     /// Whether a preStop hook of the frontend that does more than wait may be replaced.
     #[serde(skip_serializing_if = "is_false")]
     pub replace_pre_stop: bool,
@@ -60,6 +67,9 @@ impl Options {
             health: new.health.or(old.health),
             deployment: new.deployment.or(old.deployment),
             drain: new.drain.or(old.drain),
+            cpu_request: new.cpu_request.or(old.cpu_request),
+            cpu_limit: new.cpu_limit.or(old.cpu_limit),
+            memory_request: new.memory_request.or(old.memory_request),
             replace_pre_stop: new.replace_pre_stop || old.replace_pre_stop,
         }
     }

@@ -1,6 +1,7 @@
 //! Decides what changes in one pod, and applies the changes.
 
 mod allow;
+mod check;
 mod choose;
 mod command;
 mod identity;
@@ -18,12 +19,13 @@ use self::operator::Effective;
 use super::edit::Editor;
 use super::path::{Path, Step, below};
 use super::record::ANNOTATION;
+use super::resources::Resources;
 use super::server::{
-    Doubtful, Move, PortOptions, Relocated, Server, Swap, doubtful_variable, host, is_on_socket,
-    is_one_of_several, nodes, overriding, relocate, speaks_tls, unknown, variable,
+    Doubtful, Move, PortOptions, Relocated, Server, Swap, doubtful_variable, host,
+    is_one_of_several, overriding, relocate, unknown, variable,
 };
 use super::sidecar::{self, FRONTEND_PORTS, HostPort, NAME, Sidecar};
-use super::workload::{Workload, truth};
+use super::workload::Workload;
 use super::{Note, Options, Refused};
 
 /// The name of the frontend's own port, on which the controller requests its models.
@@ -111,17 +113,20 @@ impl<'i> Injection<'i, '_> {
     pub fn run(&mut self) -> Result<(), Refused> {
         let effective = Effective::of(self.root, self.workload, self.frontend);
         let container = effective.container.clone();
+        let resources = Resources::of(self.options).map_err(|message| self.refuse(message))?;
         self.check(&container)?;
+        self.resources(&container, &resources);
         let ports = self.ports(&container)?;
         self.write_out_main()?;
         self.relocate(&effective, &ports)?;
         self.declare(&container, &ports)?;
         self.scraped(&ports);
+        self.mentioned(&ports);
         self.probes(&container, &ports)?;
         self.hooks(&container, &ports)?;
         let drain = self.options.drain.unwrap_or(sidecar::DRAIN);
         self.grace(drain)?;
-        self.add(&container, &ports, drain)?;
+        self.add(&container, &ports, drain, &resources)?;
         self.editor.record().port = ports.port;
         Ok(())
     }
@@ -137,57 +142,6 @@ impl<'i> Injection<'i, '_> {
 
     fn refuse(&self, message: impl Into<String>) -> Refused {
         Refused::of(&self.frontend.path, message)
-    }
-
-    fn check(&mut self, container: &Json) -> Result<(), Refused> {
-        for list in ["command", "args"] {
-            let path = self.of(&[list]);
-            let given = super::path::get(self.root, &path).unwrap_or(&Json::Null);
-            // Kubernetes would reject the pod.
-            if !given.is_null() && !given.is_array() {
-                let message = format!("{list} must be a list");
-                return Err(Refused::of(&path, message));
-            }
-        }
-        if self.spec()["os"]["name"] == "windows" {
-            return Err(self.refuse("its pods run on Windows, and crossfade is for Linux"));
-        }
-        let scheme = |probe: &&str| container[*probe]["httpGet"]["scheme"] == "HTTPS";
-        let probes = ["readinessProbe", "livenessProbe", "startupProbe"];
-        if speaks_tls(container) || probes.iter().any(scheme) {
-            return Err(self.refuse(
-                "it speaks TLS to its clients: let crossfade terminate TLS instead (--tls-cert and --tls-key of the proxy), \
-                 and remove the certificate from the frontend first",
-            ));
-        }
-        if is_on_socket(self.frontend.server, container) {
-            return Err(self.refuse(
-                "it listens only on a Unix socket (--uds), but crossfade connects to a port: remove --uds",
-            ));
-        }
-        if self.workload.is_on_host_network(self.root) {
-            self.note.warn(
-                "hostNetwork: its ports, including the admin port, are those of the node, and no NetworkPolicy restricts \
-                 them; clients can bypass crossfade there, so an update never reports that old can be deleted",
-            );
-            if self.spec()["dnsPolicy"] != "ClusterFirstWithHostNet" {
-                self.note.warn(
-                    "hostNetwork without dnsPolicy: ClusterFirstWithHostNet: the pod uses the name servers of the node, so \
-                     crossfade cannot resolve the new frontend's Service: set this dnsPolicy",
-                );
-            }
-        }
-        if let Some(nodes) = nodes(container) {
-            return Err(self.refuse(format!(
-                "it is one of {nodes} nodes that form one server (--nnodes), of which only the first one serves clients, so the \
-                 others would never become ready with a sidecar: run crossfade proxy in pods of its own instead"
-            )));
-        }
-        self.resources(container);
-        if truth(&self.spec()["automountServiceAccountToken"]) == Some(false) {
-            self.note.warn("automountServiceAccountToken is false: crossfade cannot read updates until it is true or removed");
-        }
-        Ok(())
     }
 
     fn given(&self) -> PortOptions<'i> {
@@ -346,7 +300,13 @@ impl<'i> Injection<'i, '_> {
         Ok(())
     }
 
-    fn add(&mut self, container: &Json, ports: &Ports, drain: u64) -> Result<(), Refused> {
+    fn add(
+        &mut self,
+        container: &Json,
+        ports: &Ports,
+        drain: u64,
+        resources: &Resources,
+    ) -> Result<(), Refused> {
         let deployment = self.labels()?;
         let native = !self.options.plain_container;
         let sidecar = Sidecar {
@@ -360,6 +320,7 @@ impl<'i> Injection<'i, '_> {
             frontend: ports.frontend,
             admin: ports.admin,
             drain,
+            resources,
         };
         let list = if native {
             "initContainers"
@@ -384,7 +345,7 @@ impl<'i> Injection<'i, '_> {
         ));
         self.allow(ports.port)?;
         self.note.add_detail(format!(
-            "updates refer to it by sourceDeployment: {deployment}"
+            "updates refer to it by this name: {deployment} (sourceDeployment, or targetDeployment if it is the new generation)"
         ));
         self.account();
         Ok(())

@@ -2,27 +2,24 @@
 
 mod lost;
 mod record;
+mod repeated;
 mod survey;
 mod uninject;
 
 use serde_json::Value as Json;
 
-use self::record::{
-    Reused, added_arguments, annotate, is_in, is_where_it_was, prove, reading_hint, start,
-    unchanged, unlabelled, with_this_version, without_label,
-};
+use self::record::{added_arguments, annotate, prove, reading_hint, start};
 use self::survey::Survey;
 use super::documents::{Document, Lines, content, split};
 use super::edit::Editor;
 use super::path::Path;
-use super::pod::{Injection, PROXY, choose};
+use super::pod::{Injection, choose};
 use super::record::Record;
 use super::tree::Tree;
-use super::undo::Undo;
 use super::workload::{Found, Unsupported, Workload, find};
 use super::{
     Error, MAX_BYTES, Note, Options, Position, Refused, Report, live, path, policies, services,
-    sidecar, tree, undo,
+    sidecar, tree,
 };
 
 /// One run over all documents.
@@ -190,90 +187,10 @@ impl Run {
                 return Err(self.refused(document, &tree, &workload.name, refused));
             }
         }
-        // An existing sidecar is removed first, and its options are reused.
-        let mut earlier = Vec::new();
-        let mut sidecars = Vec::new();
-        let mut undo = Undo::new(&tree, &json);
-        for workload in &workloads {
-            let at = lines.line(start(&tree, &workload.base));
-            let mut note = Note::new(&workload.name, at, "removed before it is added again");
-            let refuse = |refused| self.refused(document, &tree, &workload.name, refused);
-            let record = undo::record(&json, workload).map_err(refuse)?;
-            if let Some(record) = &record {
-                undo.take_back(workload, record, &mut note)
-                    .map_err(refuse)?;
-                if !note.warnings.is_empty() {
-                    self.notes.push(note);
-                }
-            }
-            let reused = Reused::of(&json, workload);
-            sidecars.push(record.as_ref().and_then(|_| lost::parts(&json, workload)));
-            earlier.push(record.map(|mut record| {
-                record.options.image = reused.image;
-                (record, reused.frontend_port)
-            }));
-        }
-        let clean = undo.finish();
-        let unlabelled = unlabelled(&json, &workloads);
-        let before = with_this_version(json, &workloads);
-        let clean_document = Document {
-            text: &clean,
-            ..document
-        };
-        let Some((tree, json)) = self.read(clean_document)? else {
-            return Ok(None);
-        };
-        for (workload, earlier) in workloads.iter().zip(&earlier) {
-            if let Some((earlier, _)) = earlier
-                && options.port.is_none()
-                && let Err(message) = is_where_it_was(&json, workload, earlier)
-            {
-                let hint = "undo that change, or set the port for clients with --port";
-                let refused = Refused::of(&workload.base, format!("{message}: {hint}"));
-                return Err(self.refused(clean_document, &tree, &workload.name, refused));
-            }
-        }
-        let (notes, injected) = (self.notes.len(), self.injected.len());
-        let text = self.add(
-            clean_document,
-            &tree,
-            &json,
-            &workloads,
-            &earlier,
-            options,
-            image,
-        )?;
-        let injected = &self.injected[injected..];
-        let is_injected = |name: &str| injected.iter().any(|injected| injected.name == name);
-        let had_it = workloads.iter().zip(&earlier);
-        let mut had_it = had_it.filter(|(_, earlier)| earlier.is_some()).peekable();
-        let is_new = had_it.peek().is_none();
-        let have_it = had_it.all(|(workload, _)| is_injected(&workload.name));
-        if is_new || !have_it || !is_in(&before, &text, &workloads) {
-            for (workload, sidecar) in workloads.iter().zip(&sidecars) {
-                let mut notes = self.notes[notes..].iter_mut();
-                if let Some(sidecar) = sidecar.as_ref().filter(|_| is_injected(&workload.name))
-                    && let Some(note) = notes.find(|note| note.object == workload.name)
-                {
-                    lost::explain(note, sidecar, &text, workload, options);
-                }
-            }
-            return Ok(Some(text));
-        }
-        // If it were rewritten, even the same manifest would lose its style and the defaults of the API server.
-        for note in &mut self.notes[notes..] {
-            if is_injected(&note.object) {
-                unchanged(note);
-            }
-            let gets_label =
-                |pods: &services::Injected| pods.name == note.object && pods.has_label(PROXY);
-            if unlabelled.contains(&note.object) && injected.iter().any(gets_label) {
-                note.warn(without_label());
-            }
-        }
-        Ok(None)
+        self.edit(document, &tree, &json, &workloads, options, image)
     }
 
+    /// Adds one note for each workload. Also returns which of them have been injected.
     #[allow(clippy::too_many_arguments, reason = "there is only one call")]
     fn add(
         &mut self,
@@ -284,11 +201,12 @@ impl Run {
         earlier: &[Option<(Record, Option<u16>)>],
         options: &Options,
         image: Option<&str>,
-    ) -> Result<String, Error> {
+    ) -> Result<(String, Vec<bool>), Error> {
+        let mut added = vec![false; workloads.len()];
         let mut editor = Editor::new(tree, json.clone());
         let lines = Lines::of(document);
         let mut last = "";
-        for (workload, earlier) in workloads.iter().zip(earlier) {
+        for ((workload, earlier), added) in workloads.iter().zip(earlier).zip(&mut added) {
             let earlier_port = earlier.as_ref().and_then(|(_, port)| *port);
             let earlier = earlier.as_ref().map(|(earlier, _)| earlier);
             let options =
@@ -365,10 +283,11 @@ impl Run {
                 .push(services::Injected::new(&editor, workload));
             self.notes.push(note);
             last = &workload.name;
+            *added = true;
         }
         let refuse = |refused| self.refused(document, tree, last, refused);
         let text = editor.finish().map_err(refuse)?;
         prove(&text, workloads, document.text).map_err(refuse)?;
-        Ok(text)
+        Ok((text, added))
     }
 }

@@ -178,6 +178,28 @@ pub(super) fn nodes(container: &Json) -> Option<u32> {
     value.parse().ok().filter(|nodes| *nodes > 1)
 }
 
+/// The argument that makes it the prefill or the decode half of a server.
+pub(super) fn half(container: &Json) -> Option<String> {
+    let line = command_line(container);
+    let has = |word: &str| line.contains(word);
+    let mut words = line.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let (flag, value) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (word, words.peek().copied()),
+        };
+        let value = value.unwrap_or_default().trim_matches(['"', '\'']);
+        if flag == "--disaggregation-mode" && ["prefill", "decode"].contains(&value) {
+            return Some(format!("{flag} {value}"));
+        }
+    }
+    let roles = ["kv_producer", "kv_consumer"].into_iter();
+    let mut roles = roles.filter(|role| has("--kv-transfer-config") && has(role));
+    roles
+        .next()
+        .map(|role| format!("--kv-transfer-config with {role}"))
+}
+
 /// Whether it speaks TLS to its clients.
 pub(super) fn speaks_tls(container: &Json) -> bool {
     let line = command_line(container);

@@ -2,6 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
+use super::resources::Resources;
+
 /// Name of the container, of its volume, and of its admin port.
 pub(super) const NAME: &str = "crossfade";
 /// How long it continues to accept requests after the pod has been removed from the endpoints, in seconds.
@@ -13,10 +15,6 @@ pub(super) const DRAIN: u64 = 870;
 
 /// Candidate ports for the frontend behind crossfade; the first free one is used.
 pub(super) const FRONTEND_PORTS: [u16; 3] = [8080, 18080, 28080];
-
-const CPU: &str = "500m";
-const MEMORY: &str = "128Mi";
-const MEMORY_LIMIT: &str = "1Gi";
 
 /// The parts of a sidecar that vary.
 pub(super) struct Sidecar<'a> {
@@ -33,6 +31,7 @@ pub(super) struct Sidecar<'a> {
     pub frontend: u16,
     pub admin: u16,
     pub drain: u64,
+    pub resources: &'a Resources,
 }
 
 /// A host port that leads to a container.
@@ -65,7 +64,8 @@ impl Sidecar<'_> {
             variable("CROSSFADE_ADMIN", format!("{all}:{}", self.admin)),
             variable("CROSSFADE_KUBE", "true".to_owned()),
             variable("CROSSFADE_KUBE_DEPLOYMENT", self.deployment.to_owned()),
-            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            // With the default, so that a server-side apply of the same manifest conflicts with no earlier client-side one.
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}},
             variable("CROSSFADE_STATE_DIR", "/var/lib/crossfade".to_owned()),
             variable("CROSSFADE_SETTLE", SETTLE.to_string()),
             variable("CROSSFADE_DRAIN", self.drain.to_string()),
@@ -96,10 +96,7 @@ impl Sidecar<'_> {
             container["lifecycle"] = json!({"preStop": {"exec": command}});
         }
         container["volumeMounts"] = json!([{"name": NAME, "mountPath": "/var/lib/crossfade"}]);
-        container["resources"] = json!({
-            "requests": {"cpu": CPU, "memory": MEMORY},
-            "limits": {"memory": MEMORY_LIMIT},
-        });
+        container["resources"] = self.resources.json();
         container["securityContext"] = json!({
             "runAsNonRoot": true,
             "runAsUser": 65532,
@@ -110,18 +107,6 @@ impl Sidecar<'_> {
         });
         container
     }
-}
-
-/// What it requests, for users.
-pub(super) fn describe_resources() -> String {
-    format!(
-        "its requests by {CPU} CPU and {MEMORY} of memory, and its limits, if any, by at least {CPU} CPU and by {MEMORY_LIMIT} of memory"
-    )
-}
-
-/// The same for a pod whose limits are also its requests.
-pub(super) fn describe_equal_resources() -> String {
-    format!("its requests and limits by {CPU} CPU and by {MEMORY_LIMIT} of memory")
 }
 
 /// The volume in which crossfade stores its plan.

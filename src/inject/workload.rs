@@ -96,9 +96,7 @@ fn objects(root: &Json, path: &Path, list: Option<&Json>, lists: usize, found: &
     let complete = list.and_then(|list| typed(object, list));
     let object = complete.as_ref().unwrap_or(object);
     let kind = object["kind"].as_str().unwrap_or_default();
-    let group = object["apiVersion"].as_str().unwrap_or_default();
-    let group = group.split_once('/').map_or("", |(group, _)| group);
-    match (group, kind) {
+    match (group(object), kind) {
         (_, kind) if kind.ends_with("List") && object["items"].is_array() && lists > 0 => {
             let items = object["items"].as_array().map_or(0, Vec::len);
             for index in 0..items {
@@ -118,6 +116,12 @@ fn objects(root: &Json, path: &Path, list: Option<&Json>, lists: usize, found: &
         _ if makes_pods(object) => found.push(unsupported(object, Unsupported::Kind)),
         _ => found.push(Found::Other),
     }
+}
+
+/// The group of an object's API.
+fn group(object: &Json) -> &str {
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    version.split_once('/').map_or("", |(group, _)| group)
 }
 
 /// An item with the kind and version that it has because of its list, such as a `DeploymentList`; `None` if it names its own.
@@ -154,13 +158,18 @@ pub(super) fn truth(json: &Json) -> Option<bool> {
 }
 
 /// Kinds that create pods of model servers without a pod template in a usual place.
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 11] = [
     "DynamoComponentDeployment",
     "DynamoGraphDeploymentRequest",
+    "JobSet",
     "LLMInferenceService",
+    "NIMPipeline",
+    "NIMService",
     "RayCluster",
+    "RayClusterFleet",
     "RayJob",
     "RayService",
+    "StormService",
 ];
 
 fn makes_pods(object: &Json) -> bool {
@@ -175,6 +184,8 @@ fn makes_pods(object: &Json) -> bool {
     .into_iter()
     .any(|pointer| spec.pointer(pointer).is_some())
         || KINDS.iter().any(|kind| object["kind"] == *kind)
+        // Other groups use this kind for something else.
+        || object["kind"] == "Model" && group(object) == "kubeai.org"
 }
 
 fn text(json: &Json) -> Option<String> {

@@ -2,6 +2,7 @@
 
 mod branches;
 mod command;
+mod environment;
 mod explanation;
 mod graphs;
 mod later_changes;

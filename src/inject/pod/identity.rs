@@ -45,7 +45,7 @@ impl Injection<'_, '_> {
         let is_dynamo = self.frontend.server == Server::Dynamo;
         if !is_dynamo && label.is_none() {
             self.note.add_detail(format!(
-                "to count its pods as workers, set spec.workers.old: {{kind: {}, name: {}}} in the update",
+                "to count its pods as workers, set spec.workers.old (or .new, if it is the new generation): {{kind: {}, name: {}}} in the update",
                 self.workload.name.split('/').next().unwrap_or_default(),
                 self.workload.deployment.as_deref().unwrap_or("NAME"),
             ));

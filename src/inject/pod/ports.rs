@@ -223,7 +223,7 @@ impl Injection<'_, '_> {
 }
 
 /// Whether the command line or a variable of a container contains a port, which it may listen on without declaring it.
-fn is_mentioned(container: &Json, port: u16) -> bool {
+pub(super) fn is_mentioned(container: &Json, port: u16) -> bool {
     let lists = ["command", "args"].into_iter();
     let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
     let variables = container["env"].as_array().into_iter().flatten();

@@ -2,17 +2,19 @@
 
 use serde_json::Value as Json;
 
-use super::{Injection, sidecar};
+use super::Injection;
+use crate::inject::resources::Resources;
 
 impl Injection<'_, '_> {
-    /// Reports what crossfade changes for the resources of a pod. `frontend` is the effective container.
-    pub(super) fn resources(&mut self, frontend: &Json) {
+    /// Reports what crossfade changes for the resources of a pod. `frontend` is the effective container, `own` are crossfade's.
+    pub(super) fn resources(&mut self, frontend: &Json, own: &Resources) {
         let of_pod = &self.spec()["resources"];
         let mut kinds = ["requests", "limits"].into_iter();
         if kinds.all(|kind| of_pod[kind].is_null()) {
-            if self.is_guaranteed(frontend) {
+            if self.is_guaranteed(frontend) && !own.are_equal() {
                 self.note.warn(
-                    "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more CPU than it requests",
+                    "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more CPU than it requests: to keep the class, set \
+                     its limits as its requests (--cpu-request 1 --cpu-limit 1 --memory-request 1Gi)",
                 );
             }
             return;
@@ -23,10 +25,10 @@ impl Injection<'_, '_> {
             .all(|name| !of_pod["requests"][name].is_null());
         let (raise, class) = match has_requests && has_equal_limits(self.spec()) {
             true => (
-                sidecar::describe_equal_resources(),
+                own.describe_equal(),
                 "; its pods keep the QoS class Guaranteed only if requests and limits remain the same",
             ),
-            false => (sidecar::describe_resources(), ""),
+            false => (own.describe(), ""),
         };
         self.note.warn(format!(
             "spec.resources sets the resources of the whole pod, of which crossfade takes a part: raise {raise}; otherwise, Kubernetes \

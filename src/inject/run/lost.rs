@@ -135,6 +135,9 @@ impl Lost<'_> {
             "restartPolicy" | "lifecycle" => given.plain_container,
             "env/[CROSSFADE_DRAIN]" => given.drain.is_some(),
             "env/[CROSSFADE_KUBE_DEPLOYMENT]" => given.deployment.is_some(),
+            "resources/limits/cpu" => given.cpu_limit.is_some(),
+            "resources/requests/cpu" => given.cpu_request.is_some() || given.cpu_limit.is_some(),
+            "resources/requests/memory" => given.memory_request.is_some(),
             "env/[CROSSFADE_LISTEN]" | "env/[CROSSFADE_OLD]" => given.port.is_some(),
             place => place.starts_with("ports/") && given.port.is_some(),
         }

@@ -117,17 +117,12 @@ pub(super) fn unchanged(note: &mut Note) {
     note.summary = format!("left as it is: it already has crossfade {version}");
     note.details.clear();
     note.warnings
-        .retain(|warning| *warning != live::not_applied());
+        .retain(|warning| !live::is_about_writing(warning));
 }
 
-/// The names of the workloads whose pods do not have the label for policies.
-pub(super) fn unlabelled(document: &Json, workloads: &[Workload]) -> Vec<String> {
-    let has_label = |workload: &&Workload| {
-        let place = below(&workload.labels, [pod::PROXY]);
-        path::get(document, &place).is_some()
-    };
-    let workloads = workloads.iter().filter(|workload| !has_label(workload));
-    workloads.map(|workload| workload.name.clone()).collect()
+/// Whether the pods of a workload have the label for policies.
+pub(super) fn has_label(document: &Json, workload: &Workload) -> bool {
+    path::get(document, &below(&workload.labels, [pod::PROXY])).is_some()
 }
 
 /// The warning on pods that got crossfade from an earlier build, without the label for policies.
@@ -148,6 +143,7 @@ pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> J
         if let Some(Json::Object(labels)) = path::get_mut(&mut document, &workload.labels) {
             labels.remove(pod::PROXY);
         }
+        name_api_version(&mut document, workload);
         let place = below(&workload.annotations, [ANNOTATION]);
         if let Some(Json::String(text)) = path::get_mut(&mut document, &place)
             && let Ok(mut record) = serde_json::from_str::<Record>(text)
@@ -161,12 +157,27 @@ pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> J
     document
 }
 
-/// Whether `before`, from [`with_this_version`], contains everything in `text`. The rest of `before` is what an API server adds,
-/// such as defaults.
-pub(super) fn is_in(before: &Json, text: &str, workloads: &[Workload]) -> bool {
-    let tree = Tree::read(text).ok().flatten();
-    let json = tree.and_then(|tree| tree.json().ok());
-    json.is_some_and(|json| is_part(before, &with_this_version(json, workloads)))
+/// Adds the version of a reference in crossfade's container, which earlier versions left to the API server.
+fn name_api_version(document: &mut Json, workload: &Workload) {
+    let all = workload.everywhere(document).into_iter();
+    let own = all.filter(|(_, container)| container["name"] == sidecar::NAME);
+    let own: Vec<_> = own.map(|(path, _)| below(&path, ["env"])).collect();
+    for path in own {
+        let variables = path::get_mut(document, &path).and_then(Json::as_array_mut);
+        for variable in variables.into_iter().flatten() {
+            if let Some(Json::Object(field)) = variable.pointer_mut("/valueFrom/fieldRef") {
+                field.entry("apiVersion").or_insert_with(|| "v1".into());
+            }
+        }
+    }
+}
+
+/// Whether a workload in `before` contains everything that it has in `after`, both from [`with_this_version`]. The rest of `before`
+/// is what an API server adds, such as defaults.
+pub(super) fn is_in(before: &Json, after: &Json, workload: &Workload) -> bool {
+    let before = path::get(before, &workload.base);
+    let after = path::get(after, &workload.base);
+    matches!((before, after), (Some(before), Some(after)) if is_part(before, after))
 }
 
 /// Whether `all` contains `part`. The items of a list may have another order: what others have added after crossfade's items would

@@ -121,6 +121,27 @@ fn errors_exit_with_status_2_and_print_no_manifest() {
             b"",
             "cannot be used with",
         ),
+        (
+            &["inject", "-", "--cpu-limit", "1Gi"],
+            b"",
+            "--cpu-limit <QUANTITY>': must be a number of CPUs",
+        ),
+        (
+            &["inject", "-", "--cpu-request", "0"],
+            b"",
+            "must be more than 0",
+        ),
+        (
+            &["inject", "-", "--memory-request", "500m"],
+            b"",
+            "must be a size, such as 256Mi",
+        ),
+        (
+            &["inject", "-", "--memory-request", "2Gi"],
+            b"",
+            "must be at most 1Gi, the sidecar's limit",
+        ),
+        (&["inject", "-"], b"a\0p\0", "is UTF-16"),
         (&["uninject", "-"], b"a: [1", "document 1, line 1"),
     ] {
         let (status, out, error) = run(args, input);

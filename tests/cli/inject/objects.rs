@@ -217,7 +217,7 @@ fn pods_that_the_controller_would_not_find_get_its_labels() {
         }
         let details = report.notes[0].details.join("\n");
         let expected = format!(
-            "updates refer to it by sourceDeployment: {}",
+            "updates refer to it by this name: {} (sourceDeployment, or targetDeployment if",
             name.unwrap_or("server")
         );
         assert!(details.contains(&expected), "{details}");
@@ -266,7 +266,16 @@ fn names_that_are_invalid_as_labels_and_invalid_images_are_rejected() {
         error.contains("labels its pods with the name of the graph, vllm-disagg"),
         "{error}"
     );
-    for image in ["", " ", "a b", "-x", "a\tb", "https://a/b"] {
+    for image in [
+        "",
+        " ",
+        "a b",
+        "-x",
+        "a\tb",
+        "https://a/b",
+        "a:b:c",
+        "UPPER/x",
+    ] {
         let options = Options {
             image: Some(image.to_owned()),
             ..Options::default()
