@@ -80,10 +80,10 @@ pub enum Error {
     )]
     NoSuchRollout { name: String, namespace: String },
     #[error(
-        "cannot {what}: the cluster has no CRD of updates; install it with `crossfade crd | kubectl apply -f -` \
-         or the chart crossfade-crds"
+        "cannot {what}: the cluster{} has no CRD of updates; install it with `crossfade crd | kubectl apply -f -` \
+         or the chart crossfade-crds", place(.server)
     )]
-    NoDefinition { what: String },
+    NoDefinition { what: String, server: String },
     #[error("there are {0} updates in namespace {1}: name one of them")]
     SeveralUpdates(usize, String),
     #[error("{0} has been changed in the meantime: check its new state and run the command again")]
@@ -119,7 +119,7 @@ fn api_of(server: &str, what: &str) -> impl FnOnce(kube::Error) -> Error + use<>
         },
         // For an unknown resource, the API server reports nothing more.
         kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
-            Error::NoDefinition { what }
+            Error::NoDefinition { what, server }
         }
         kube::Error::Api(status) => Error::Refused {
             what,

@@ -152,6 +152,7 @@ async fn missing_parts_of_a_cluster_are_named_with_a_remedy() {
         assert_eq!(status, Some(1), "{args:?}: {text}");
         let expected = "no CRD of updates; install it with `crossfade crd | kubectl apply -f -`";
         assert!(text.contains(expected), "{args:?}: {text}");
+        assert!(text.contains(": the cluster https://"), "{args:?}: {text}");
     }
     drop(server);
 
