@@ -43,7 +43,7 @@ pub enum Error {
     /// It rejected the request because of a missing permission, which its message names.
     #[error("cannot {what}: {message}")]
     Forbidden { what: String, message: String },
-    #[error("cannot {what}: cannot reach the API server{}: {cause}", place(.server))]
+    #[error("cannot {what}: cannot reach the API server{}: {cause}", named(.server))]
     Unreachable {
         what: String,
         /// Its address and the context, if known.
@@ -51,7 +51,7 @@ pub enum Error {
         cause: String,
     },
     #[error(
-        "cannot {what}: the API server{} does not accept the credentials: {message}", place(.server)
+        "cannot {what}: the API server{} does not accept the credentials: {message}", named(.server)
     )]
     Unauthorized {
         what: String,
@@ -81,7 +81,7 @@ pub enum Error {
     NoSuchRollout { name: String, namespace: String },
     #[error(
         "cannot {what}: the cluster{} has no CRD of updates; install it with `crossfade crd | kubectl apply -f -` \
-         or the chart crossfade-crds", place(.server)
+         or the chart crossfade-crds", named(.server)
     )]
     NoDefinition { what: String, server: String },
     #[error("there are {0} updates in namespace {1}: name one of them")]
@@ -91,7 +91,7 @@ pub enum Error {
 }
 
 /// A server in the middle of a sentence.
-fn place(server: &str) -> String {
+fn named(server: &str) -> String {
     match server {
         "" => String::new(),
         server => format!(" {server}"),
