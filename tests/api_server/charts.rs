@@ -485,7 +485,7 @@ fn the_definition_and_updates_survive_upgrades_uninstallations_and_other_ways_of
     let more = ["--namespace=crossfade", image, access];
     let notes = helm.run(&[&["install", "crossfade", &controller][..], &more].concat());
     assert!(
-        notes.contains("manages the updates of all namespaces"),
+        notes.contains("manages the updates of all namespaces, so it must be the only controller"),
         "{notes}"
     );
     let command = format!(
