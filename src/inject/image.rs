@@ -9,11 +9,10 @@ pub(super) fn is_valid(image: &str) -> bool {
         Some((name, digest)) => (name, Some(digest)),
         None => (image, None),
     };
-    let (name, tag) = match name.rfind('/').unwrap_or(0) {
-        last => match name[last..].find(':') {
-            Some(colon) => (&name[..last + colon], Some(&name[last + colon + 1..])),
-            None => (name, None),
-        },
+    let last = name.rfind('/').unwrap_or(0);
+    let (name, tag) = match name[last..].find(':') {
+        Some(colon) => (&name[..last + colon], Some(&name[last + colon + 1..])),
+        None => (name, None),
     };
     let (host, path) = match name.split_once('/') {
         Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => {
