@@ -199,3 +199,12 @@ fn an_object_that_was_not_applied_is_injected_and_uninjected_with_replace() {
         assert_eq!(wanted(&live("json")), before);
     }
 }
+
+#[test]
+fn an_applied_manifest_can_later_be_applied_on_the_server() {
+    let cluster = Cluster::api_server();
+    let text = include_str!("../corpus/inject/vllm-args.yaml");
+    let report = injected(text).unwrap();
+    cluster.kubectl_with(&["apply", "-f", "-"], &report.text);
+    cluster.kubectl_with(&["apply", "--server-side", "-f", "-"], &report.text);
+}
