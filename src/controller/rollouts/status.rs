@@ -164,7 +164,8 @@ fn generation_status(
         )),
         roles: roles.collect(),
         ready_frontends: generation.frontends,
-        open_streams: open,
+        // The API server has no larger integers, and a proxy may report anything.
+        open_streams: open.filter(|open| i64::try_from(*open).is_ok()),
     }
 }
 
