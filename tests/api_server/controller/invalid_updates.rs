@@ -26,7 +26,7 @@ fn is_refused(words: &'static str) -> impl Fn(&Value) -> bool {
     }
 }
 
-const FOLLOWED: &str = "according to the last valid spec";
+const FOLLOWED: &str = "the controller follows the last valid spec";
 
 /// Whether the controller wants this split.
 fn goes_by(old: u32, new: u32) -> impl Fn(&Value) -> bool {

@@ -563,6 +563,10 @@ async fn old_is_not_safe_to_delete_while_streams_are_open_in_a_pod_of_it_whose_l
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_mesh_leads_to_it() {
     let (fixture, _controller) = safe().await;
+    // Pods of other tests share the first address.
+    let address = "fd00::a2";
+    let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": address}]});
+    fixture.status(&pods(), "old-frontend-0", addresses).await;
     let namespace = &fixture.namespace;
     let istio = |kind, plural| resource("networking.istio.io", "v1", kind, plural);
     let host = format!("legacy.{namespace}.svc.cluster.local");
@@ -577,7 +581,7 @@ async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_
         "workloadSelector": {"labels": {GRAPH: "old"}},
     });
     let by_address = json!({
-        "hosts": ["chat.example"], "ports": [{"number": 80}], "endpoints": [{"address": "127.0.0.1"}],
+        "hosts": ["chat.example"], "ports": [{"number": 80}], "endpoints": [{"address": address}],
     });
     let http_routes = resource(
         "gateway.networking.k8s.io",
@@ -602,7 +606,7 @@ async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_
         (
             istio("WorkloadEntry", "workloadentries"),
             "workload",
-            json!({"address": "127.0.0.1", "ports": {"http": 80}}),
+            json!({"address": address, "ports": {"http": 80}}),
         ),
     ];
     fixture.create(&services(), "legacy", selects).await;
