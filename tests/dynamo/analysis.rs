@@ -137,7 +137,8 @@ fn paced(_: u64) -> Value {
 #[tokio::test]
 async fn new_whose_tokens_take_30_percent_longer_is_rolled_back_and_the_figures_say_so() {
     let pair = Pair::start_with(mocker(1.0), mocker(1.0 / 1.3)).await;
-    let rules = "{warmupSeconds: 0, gapP99Ratio: 1.1, onFailure: RollBack}";
+    // On a busy machine, the first token may be the first to be found slower.
+    let rules = "{warmupSeconds: 0, ttftP95Ratio: 10, gapP99Ratio: 1.1, onFailure: RollBack}";
     let (proxy, _plan) = start_analyzing_proxy(&pair, [1, 1], rules).await;
     let clients = Clients::start(&proxy, 16, mocked);
     let page = rolled_back(&proxy).await;
