@@ -53,7 +53,7 @@ function compared(old, fresh) {
   const more = Math.round((fresh / old - 1) * 100);
   // Below the resolution of the buckets.
   if (Math.abs(more) < 5) return "about the same";
-  return `${Math.abs(more)}\u00a0% ${more > 0 ? "slower" : "faster"}`;
+  return `${Math.abs(more)}% ${more > 0 ? "slower" : "faster"}`;
 }
 
 function drawTotals(state) {

@@ -201,6 +201,12 @@ impl Managed {
         serde_json::to_value(object).unwrap()
     }
 
+    /// The requested size of a Deployment.
+    async fn replicas(&self, name: &str) -> Value {
+        let deployment = self.fixture.api(&deployments()).get(name).await.unwrap();
+        deployment.data["spec"]["replicas"].clone()
+    }
+
     /// The requested workers of old and new, and the ready workers of both.
     async fn sizes(&self) -> (u64, u64, u64) {
         let mut found = [(0, 0); 2];
@@ -567,13 +573,7 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
         .await;
     managed.move_clients().await;
     managed.phase("Complete").await;
-    let frontends = managed
-        .fixture
-        .api(&deployments())
-        .get("old")
-        .await
-        .unwrap();
-    assert_eq!(frontends.data["spec"]["replicas"], 0);
+    assert_eq!(managed.replicas("old").await, 0);
     // After a rollback, they are scaled to zero once more.
     managed.edit(json!({"intent": "Abort"})).await;
     managed.move_clients_back().await;
@@ -584,13 +584,7 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
     managed.waits_for("clients to be routed").await;
     managed.move_clients().await;
     managed.phase("Complete").await;
-    let frontends = managed
-        .fixture
-        .api(&deployments())
-        .get("old")
-        .await
-        .unwrap();
-    assert_eq!(frontends.data["spec"]["replicas"], 0);
+    assert_eq!(managed.replicas("old").await, 0);
 }
 
 #[tokio::test]

@@ -72,13 +72,7 @@ async fn a_deployment_with_the_frontends_of_both_generations_is_not_retired() {
         .await;
     managed.move_clients().await;
     managed.waits_for("of the new generation").await;
-    let both = managed
-        .fixture
-        .api(&deployments())
-        .get("both")
-        .await
-        .unwrap();
-    assert_eq!(both.data["spec"]["replicas"], 2);
+    assert_eq!(managed.replicas("both").await, 2);
 }
 
 #[tokio::test]
