@@ -52,8 +52,9 @@ pub fn full_sizes(
     for (role, size) in &now.old {
         // If an earlier rollout between the two was deleted half-way, new may already have most of the workers.
         let larger = (*size).max(now.new.get(role).copied().unwrap_or_default());
-        let now = if *size == 0 { 0 } else { larger };
-        let full = stated_old.get(role).copied().unwrap_or(now);
+        // The size of a source without workers must be stated.
+        let present = if *size == 0 { 0 } else { larger };
+        let full = stated_old.get(role).copied().unwrap_or(present);
         if full == 0 {
             return Err(SizeError::NoSize(*role));
         }
